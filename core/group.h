@@ -84,6 +84,7 @@ struct channel {
     void *state;
     struct backend_choice choice;
     uint64_t seq, peer_seq; /* of the ops that went to this backend; guarded by the submission lock */
+    struct world_backend *opened;
 };
 
 /* How often this group has been the parent of one and the same list of ranks. */
@@ -248,6 +249,11 @@ void comm__group_rank_text(const comm_group *group, int32_t rank, char text[GROU
 /* Begin a name with another one, or with as many of its characters as fit into `most` bytes. Returns how many it
  * has. */
 int comm__name_from(const char *other, size_t most, char name[GROUP_NAME_BYTES]);
+/* How often a group of this list has been made of `group` before: part of the new one's id, which no other group of the
+ * world ever has. And if it was not made after all: the next one of this list has the number that it has on the other
+ * ranks. */
+comm_status comm__group_count_use(comm_group *group, uint64_t list, uint64_t *ret_count);
+void comm__group_uncount_use(comm_group *group, uint64_t list, uint64_t count);
 
 /* ---- group_open.c ---- */
 
@@ -265,7 +271,8 @@ struct group_plan {
     const char *description; /* may be NULL */
     int64_t timeout_ms;
 };
-comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group);
+/* *ret_known: if this fails, members may have heard of the group all the same, and it is over. */
+comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group, int *ret_known);
 
 /* Why no channel fits a device, and what to do: INVALID (the group has several devices) or UNSUPPORTED (none such). */
 comm_status comm__group_no_channel(const comm_group *group, comm_device device, char *text, size_t capacity);

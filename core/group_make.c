@@ -46,8 +46,7 @@ int comm__name_from(const char *other, size_t most, char name[GROUP_NAME_BYTES])
     return snprintf(name, GROUP_NAME_BYTES, "%.*s..", (int)utf8_cut(other, most - 2), other);
 }
 
-/* How often the parent has made a group of this list before. */
-static comm_status count_use(comm_group *parent, uint64_t list, uint64_t *ret_count)
+comm_status comm__group_count_use(comm_group *parent, uint64_t list, uint64_t *ret_count)
 {
     comm_status status = COMM_OK;
     pthread_mutex_lock(&parent->lock);
@@ -72,8 +71,7 @@ static comm_status count_use(comm_group *parent, uint64_t list, uint64_t *ret_co
     return status;
 }
 
-/* The group was not made after all: the next one of this list has the number that it has on the other ranks. */
-static void uncount_use(comm_group *parent, uint64_t list, uint64_t count)
+void comm__group_uncount_use(comm_group *parent, uint64_t list, uint64_t count)
 {
     pthread_mutex_lock(&parent->lock);
     for (size_t i = 0; i < parent->lineage_count; i++)
@@ -153,7 +151,7 @@ static comm_status make(comm_group *parent, const int32_t *ranks, int32_t count,
     for (int32_t i = 0; i < count; i++)
         world_ranks[i] = parent->world_ranks[ranks[i]];
     uint64_t identity[3] = { parent->id, XXH64(world_ranks, (size_t)count * sizeof *world_ranks, 0), 0 };
-    comm_status status = count_use(parent, identity[1], &identity[2]);
+    comm_status status = comm__group_count_use(parent, identity[1], &identity[2]);
     char name[GROUP_NAME_BYTES];
     write_name(parent, ranks, count, identity[2], name);
     struct group_plan plan = {
@@ -173,9 +171,10 @@ static comm_status make(comm_group *parent, const int32_t *ranks, int32_t count,
         .timeout_ms = options.timeout_ms ? options.timeout_ms : comm_group_timeout(parent),
     };
     if (status == COMM_OK) {
-        status = comm__group_open(&plan, ret_group);
-        if (status != COMM_OK)
-            uncount_use(parent, identity[1], identity[2]);
+        int is_known;
+        status = comm__group_open(&plan, ret_group, &is_known);
+        if (status != COMM_OK && !is_known) /* else members may keep messages of the one that has failed */
+            comm__group_uncount_use(parent, identity[1], identity[2]);
     }
     free(world_ranks);
     return status;

@@ -437,16 +437,24 @@ static comm_status explain_hosts(const comm_group *group, const comm_backend *ba
     return *difference ? comm__fail(status, "%s; %s", comm_last_error(), difference) : status;
 }
 
-static comm_status open_channel(const struct group_plan *plan, comm_group *group, struct channel *channel)
+/* What may fail because of other ranks, or of this one's surroundings, mostly does so here, before a member can have
+ * heard of the group. */
+static comm_status open_backends(comm_group *group)
 {
     struct world *world = group->world;
-    const comm_backend *backend = channel->backend;
-    struct world_backend *wb = NULL;
+    comm_status status = COMM_OK;
     pthread_mutex_lock(&world->open_lock);
-    comm_status status = open_world_backend(group, channel, device_of(group, channel), &wb);
+    for (size_t i = 0; status == COMM_OK && i < group->channel_count; i++) {
+        struct channel *channel = &group->channels[i];
+        status = open_world_backend(group, channel, device_of(group, channel), &channel->opened);
+    }
     pthread_mutex_unlock(&world->open_lock);
-    if (status != COMM_OK)
-        return status;
+    return status;
+}
+
+static comm_status open_channel(const struct group_plan *plan, comm_group *group, struct channel *channel)
+{
+    const comm_backend *backend = channel->backend;
     const comm_group_info info = {
         .struct_bytes = sizeof info,
         .rank = group->rank,
@@ -464,9 +472,43 @@ static comm_status open_channel(const struct group_plan *plan, comm_group *group
         .timeout_ms = atomic_load(&group->timeout_ms),
     };
     uint64_t fail_count = comm__fail_count();
-    status = backend->group_open(wb->state, &info, &channel->state);
+    comm_status status = backend->group_open(channel->opened->state, &info, &channel->state);
     status = check_opened(backend, "group_open", status, fail_count, &channel->state);
     return explain_hosts(group, backend, status);
+}
+
+static int has_works(const comm_group *group)
+{
+    return comm__pending_count(group) > 0;
+}
+
+static int has_drivers(const comm_group *group)
+{
+    return atomic_load(&group->drivers) > 0;
+}
+
+/* Wait until the group has none of these any more. That takes a moment, unless the backend broke its promise: so check
+ * often, but not without limit. */
+static int settles(const comm_group *group, int (*has)(const comm_group *))
+{
+    int64_t deadline_ns = clock_deadline_ns(CLOSE_PATIENCE_NS / 1000000);
+    while (has(group)) {
+        if (clock_now_ns() > deadline_ns)
+            return 0;
+        struct timespec pause = { 0, 50000 };
+        nanosleep(&pause, NULL);
+    }
+    return 1;
+}
+
+/* Before the backends close their parts: the watchdog may be ending the group on them. 0: that does not end. */
+static int stop_watching(comm_group *group)
+{
+    comm__unwatch(group);
+    if (!settles(group, has_drivers))
+        return 0;
+    comm__watchdog_let_go(group);
+    return 1;
 }
 
 static void close_channels(comm_group *group, int32_t forked)
@@ -492,19 +534,23 @@ static void enter_world(struct world *world, comm_group *group)
     atomic_fetch_add(&world->references, 1);
 }
 
-static comm_status open_channels(const struct group_plan *plan, comm_group *group)
+/* *ret_known is set once members may have heard of the group, which is over if this fails then. */
+static comm_status open_channels(const struct group_plan *plan, comm_group *group, int *ret_known)
 {
     comm_status status = write_text(group, 1, &group->backend_asked);
     if (status == COMM_OK)
         status = comm__auto_choose(group);
     if (status == COMM_OK)
         status = write_text(group, 0, &group->backend_text);
-    for (size_t i = 0; status == COMM_OK && i < group->channel_count; i++)
+    if (status == COMM_OK)
+        status = open_backends(group);
+    for (size_t i = 0; status == COMM_OK && i < group->channel_count; i++) {
         status = open_channel(plan, group, &group->channels[i]);
+        *ret_known |= status == COMM_OK;
+    }
     if (status != COMM_OK) {
+        stop_watching(group); /* a backend may have ended it already */
         close_channels(group, 0);
-        comm__unwatch(group); /* a backend may have ended it already */
-        comm__watchdog_let_go(group);
         return status;
     }
     atomic_store(&group->is_open, 1); /* before a last look: see comm__group_end */
@@ -513,15 +559,16 @@ static comm_status open_channels(const struct group_plan *plan, comm_group *grou
     return COMM_OK;
 }
 
-comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group)
+comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group, int *ret_known)
 {
     comm_group *group = NULL;
+    *ret_known = 0;
     comm_status status = group_create(plan, &group);
     if (status != COMM_OK)
         return status;
     status = choose_backends(group, plan->backend);
     if (status == COMM_OK)
-        status = open_channels(plan, group);
+        status = open_channels(plan, group, ret_known);
     if (status != COMM_OK) {
         comm__group_unref(group);
         return status;
@@ -619,7 +666,8 @@ static void open_possible(struct world *world, const struct channel *channel)
 
 comm_status comm__world_open(struct world *world)
 {
-    comm_status status = open_channels(&(struct group_plan){ .world = world }, world->root);
+    int unused;
+    comm_status status = open_channels(&(struct group_plan){ .world = world }, world->root, &unused);
     pthread_mutex_lock(&world->open_lock);
     for (size_t i = 0; status == COMM_OK && i < world->root->channel_count; i++)
         open_possible(world, &world->root->channels[i]);
@@ -660,7 +708,9 @@ void comm__world_destroy(struct world *world, int32_t forked)
 {
     if (!world)
         return;
-    if (world->root) /* a world that did not open, or lives no longer than its group */
+    if (world->root && !forked && !atomic_load(&world->root->closing)) /* a world that did not come together */
+        stop_watching(world->root);
+    if (world->root) /* or one that lives no longer than its group */
         close_channels(world->root, forked);
     for (size_t i = 0; i < world->backend_count; i++) {
         struct world_backend *wb = &world->backends[i];
@@ -701,30 +751,6 @@ static void unlink_group(comm_group *group)
     pthread_mutex_unlock(&world->lock);
 }
 
-static int has_works(const comm_group *group)
-{
-    return comm__pending_count(group) > 0;
-}
-
-static int has_drivers(const comm_group *group)
-{
-    return atomic_load(&group->drivers) > 0;
-}
-
-/* Wait until the group has none of these any more. That takes a moment, unless the backend broke its promise: so check
- * often, but not without limit. */
-static int settles(const comm_group *group, int (*has)(const comm_group *))
-{
-    int64_t deadline_ns = clock_deadline_ns(CLOSE_PATIENCE_NS / 1000000);
-    while (has(group)) {
-        if (clock_now_ns() > deadline_ns)
-            return 0;
-        struct timespec pause = { 0, 50000 };
-        nanosleep(&pause, NULL);
-    }
-    return 1;
-}
-
 static int end_works(comm_group *group)
 {
     futex_lock_take(&group->submission); /* a thread that was submitting is through */
@@ -741,11 +767,7 @@ static int end_works(comm_group *group)
     futex_lock_take(&group->submission);
     atomic_store(&group->closing, 1); /* see drive_once and comm__group_submit */
     futex_lock_release(&group->submission);
-    comm__unwatch(group);
-    if (!settles(group, has_drivers))
-        return 0;
-    comm__watchdog_let_go(group);
-    return settled;
+    return stop_watching(group) && settled;
 }
 
 static comm_status close_forked(comm_group *group)

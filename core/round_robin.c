@@ -73,10 +73,34 @@ static comm_status check_options(const comm_group_options *given, comm_group_opt
         return status;
     if (given)
         memcpy(ret_options, given, given->struct_bytes < sizeof *given ? given->struct_bytes : sizeof *given);
-    if (ret_options->flags || ret_options->backend)
+    if (ret_options->flags || ret_options->backend || ret_options->device)
         return comm__fail(COMM_ERR_INVALID, "%s: options->%s", call,
-                          ret_options->flags ? "flags: there are none yet" : "backend: the groups have theirs");
+                          ret_options->flags     ? "flags: there are none yet"
+                          : ret_options->backend ? "backend: the groups have theirs"
+                                                 : "device: the groups have theirs");
     return ret_options->name ? comm__check_name(call, "options->name", ret_options->name) : COMM_OK;
+}
+
+static comm_status identify(comm_group *const *groups, size_t count, uint64_t identity[2])
+{
+    uint64_t *ids = malloc(count * sizeof *ids);
+    if (!ids)
+        return comm__fail(COMM_ERR_NO_MEMORY, "comm_group_round_robin over %zu groups", count);
+    for (size_t i = 0; i < count; i++)
+        ids[i] = groups[i]->id;
+    identity[0] = XXH64(ids, count * sizeof *ids, 1);
+    free(ids);
+    return comm__group_count_use(groups[0], identity[0], &identity[1]);
+}
+
+/* "turns over 2 of world[0-3]", "turns over 2 of world[0-3]#1" */
+static void write_name(comm_group *const *groups, size_t count, uint64_t use, char *name)
+{
+    char first[GROUP_NAME_BYTES];
+    comm__name_from(groups[0]->name, GROUP_NAME_BYTES / 2, first);
+    int used = snprintf(name, GROUP_NAME_BYTES, "turns over %zu of %.48s", count, first);
+    if (use)
+        snprintf(name + used, GROUP_NAME_BYTES - (size_t)used, "#%" PRIu64, use);
 }
 
 comm_status comm_group_round_robin(comm_group *const *groups, size_t count, const comm_group_options *given,
@@ -91,32 +115,30 @@ comm_status comm_group_round_robin(comm_group *const *groups, size_t count, cons
         status = check_options(given, &options, call);
     if (status != COMM_OK)
         return status;
-    struct round_robin *rr = round_robin_create(groups, count);
-    uint64_t *ids = malloc(count * sizeof *ids);
-    if (!rr || !ids) {
-        comm__round_robin_destroy(rr);
-        free(ids);
-        return comm__fail(COMM_ERR_NO_MEMORY, "%s over %zu groups", call, count);
-    }
+    uint64_t identity[2]; /* of the groups, and how often they have been given before */
+    status = identify(groups, count, identity);
+    if (status != COMM_OK)
+        return status;
     char name[GROUP_NAME_BYTES];
-    char first[GROUP_NAME_BYTES];
-    comm__name_from(groups[0]->name, GROUP_NAME_BYTES / 2, first);
-    snprintf(name, sizeof name, "turns over %zu of %.48s", count, first);
-    for (size_t i = 0; i < count; i++)
-        ids[i] = groups[i]->id;
+    write_name(groups, count, identity[1], name);
     struct group_plan plan = {
         .world = groups[0]->world,
         .world_ranks = groups[0]->world_ranks,
         .rank = groups[0]->rank,
         .size = groups[0]->size,
-        .id = XXH64(ids, count * sizeof *ids, 1),
+        .device = groups[0]->device,
+        .id = XXH64(identity, sizeof identity, 1),
         .name = options.name ? options.name : name,
         .description = options.description,
         .backend = groups[0]->backend_asked,
         .timeout_ms = options.timeout_ms ? options.timeout_ms : comm_group_timeout(groups[0]),
     };
-    free(ids);
-    return comm__group_open_round_robin(&plan, rr, ret_group);
+    struct round_robin *rr = round_robin_create(groups, count);
+    status = rr ? comm__group_open_round_robin(&plan, rr, ret_group)
+                : comm__fail(COMM_ERR_NO_MEMORY, "%s over %zu groups", call, count);
+    if (status != COMM_OK)
+        comm__group_uncount_use(groups[0], identity[0], identity[1]);
+    return status;
 }
 
 /* ---- Whose turn ---- */

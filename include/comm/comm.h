@@ -471,9 +471,10 @@ COMM_API comm_status comm_group_shrink(comm_group *group, const int32_t *exclude
  * Aborting it aborts all; when one has ended, so has it. Groups made from it are ordinary ones, on the backend of
  * groups[0].
  *
- * Order    every rank, with the groups in the same order.
+ * Order    every rank, with the groups in the same order; several over the same groups in the same order on all ranks.
  * Memory   keeps the groups until it is closed; closing it leaves them open. Gives *ret_group.
- * Errors   INVALID (no groups, one twice, different ranks, a round-robin group among them, options->backend). */
+ * Errors   INVALID (no groups, one twice, different ranks, a round-robin group among them, options->backend and
+ *          ->device). */
 COMM_API comm_status comm_group_round_robin(comm_group *const *groups, size_t count,
                                             const comm_group_options *options, comm_group **ret_group);
 
@@ -621,7 +622,8 @@ COMM_API comm_status comm_mesh_create(comm_group *parent, const int32_t *ranks, 
 
 /* A mesh of groups that are there already, one per dimension. `ranks` are the world ranks of the whole grid in
  * row-major order; it may be NULL for one group. Group i must be the caller's line along dimension i, in order.
- * Memory   keeps the groups until the last view is destroyed; they are not closed with it. */
+ * Memory   keeps the groups until the last view is destroyed; they are not closed with it. Close them after it, or make
+ *          no more dimensions of it (comm_mesh_flatten: INVALID). */
 COMM_API comm_status comm_mesh_from_groups(comm_group *const *groups, const char *const *names, size_t dims,
                                            const int32_t *ranks, comm_mesh **ret_mesh);
 
@@ -632,8 +634,9 @@ COMM_API comm_status comm_mesh_sub(comm_mesh *mesh, const char *const *names, si
 
 /* All dimensions of this view as one, with a group of its own over them; `name` NULL joins the names: "dp_cp". The mesh
  * and its other views know the name from then on. Asked again, it is the same group.
- * Order    every rank of the view.   Memory  gives *ret_mesh, of one dimension.
- * Errors   INVALID (the name is taken). */
+ * Order    every rank of the view.   Memory  gives *ret_mesh, of one dimension. Without options the group is like the
+ *          view's first one.
+ * Errors   INVALID (the name is taken, the view's first group is closed), those of comm_group_create. */
 COMM_API comm_status comm_mesh_flatten(comm_mesh *mesh, const char *name, const comm_group_options *options,
                                        comm_mesh **ret_mesh);
 

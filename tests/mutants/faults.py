@@ -428,6 +428,18 @@ fault("core", "batch_reports_the_last_failure", "core/work.c",
       "atomic_store(&parent->first_failed, work), (void)none;", "manual", "works")
 fault("core", "descriptor_of_a_done_work_is_not_readable", "core/work.c",
       "if (atomic_fetch_or(&work->state, WORK_HAS_FD) & WORK_DONE)\n            eventfd_write(fd, 1);", "", "works")
+fault("core", "round_robin_groups_of_the_same_groups_are_one", "core/round_robin.c",
+      ".id = XXH64(identity, sizeof identity, 1)", ".id = XXH64(identity, sizeof *identity, 1)", "round_robin")
+fault("core", "round_robin_groups_lose_their_device", "core/round_robin.c",
+      "        .device = groups[0]->device,\n", "", "mixed")
+fault("core", "flattened_dimensions_lose_their_device", "core/device_mesh.c",
+      "    if (!options.device)\n        options.device = like->device;\n", "", "mixed")
+fault("core", "closed_groups_are_flattened", "core/device_mesh.c",
+      "if (status == COMM_OK && atomic_load(&group->closing))", "if (0)", "device_mesh")
+fault("core", "group_that_members_know_is_made_again", "core/group_make.c", "if (status != COMM_OK && !is_known)",
+      "if (status != COMM_OK)", "mixed")
+fault("core", "world_that_did_not_come_together_stays_watched", "core/group_open.c",
+      "        stop_watching(world->root);\n", "        (void)0;\n", "mixed")
 fault("core", "round_robin_batch_takes_a_turn_for_each", "core/round_robin.c", "        rr->taken++;\n",
       "        rr->taken += submitted;\n", "round_robin")
 fault("core", "hook_sees_the_asked_for_source", "core/hook.c", "        record->peer = work->source;\n", "", "works",
@@ -628,8 +640,7 @@ fault("core", "backend_that_is_not_open_yet_is_told_of_the_end", "core/overdue.c
 fault("core", "end_of_a_group_that_was_not_open_is_told_to_no_backend", "core/group_open.c",
       "    if (atomic_load(&group->untold))\n        comm__watch_from(group, 0);\n", "", "mixed")
 fault("core", "group_that_did_not_open_stays_watched", "core/group_open.c",
-      "        comm__unwatch(group); /* a backend may have ended it already */\n"
-      "        comm__watchdog_let_go(group);\n", "", "mixed")
+      "        stop_watching(group); /* a backend may have ended it already */\n", "", "mixed")
 fault("core", "group_is_watched_while_it_closes", "core/watchdog.c", "    group->at_watched = &nowhere;\n", "",
       "watchdog")
 fault("core", "released_inner_work_completes", "core/inner_work.c",

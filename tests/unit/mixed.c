@@ -3,6 +3,7 @@
  * driver. */
 #include <comm/backend.h>
 #include <dlfcn.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <time.h>
@@ -116,6 +117,8 @@ static struct {
     const comm_host *host;
     int ends;               /* "ending" ends the groups that it opens */
     comm_status slow_opens; /* what group_open of "slow" returns, after a while */
+    int fails_on;           /* COMM_ERR_NO_MEMORY on this rank; -1: on none */
+    comm_device opened_on;  /* the device of the last group of "slow" */
     sem_t slow_aborted;
 } brief;
 
@@ -142,11 +145,12 @@ static comm_status ending_group_open(void *world, const comm_group_info *info, v
 static comm_status slow_group_open(void *world, const comm_group_info *info, void **ret_state)
 {
     enum { LONG_MS = 200 }; /* the watchdog looks meanwhile */
-    (void)info;
+    comm_status status = info->rank == brief.fails_on ? COMM_ERR_NO_MEMORY : brief.slow_opens;
     if (brief.ends)
         usleep(LONG_MS * 1000);
-    *ret_state = brief.slow_opens == COMM_OK ? world : NULL;
-    return brief.slow_opens == COMM_OK ? COMM_OK : brief.host->fail(brief.slow_opens, "it does not open");
+    brief.opened_on = info->device;
+    *ret_state = status == COMM_OK ? world : NULL;
+    return status == COMM_OK ? COMM_OK : brief.host->fail(status, "it does not open");
 }
 
 static void ending_group_abort(void *state, comm_status status, const char *reason)
@@ -214,9 +218,60 @@ static void one_ends_the_group_while_another_opens(int rank, int size, void *arg
     CHECK_STATUS(comm_group_dup(world, NULL, &copy), COMM_ERR_NO_MEMORY);
     brief.slow_opens = COMM_OK;
     CHECK_OK(comm_group_dup(world, NULL, &copy));
+    /* Members may have heard of the one that failed by its first backend, so this one is another. */
+    CHECK(strcmp(comm_group_name(copy), "world[0]#2") == 0);
     CHECK_OK(comm_group_close(copy));
     CHECK_OK(comm_group_close(world));
     sem_destroy(&brief.slow_aborted);
+}
+
+static void what_is_made_of_groups_is_on_their_device(int rank, int size, void *arg)
+{
+    static const char *const names[] = { "a" };
+    const int32_t shape[] = { 1 }, first[] = { 0 };
+    comm_group_options options = COMM_GROUP_OPTIONS_INIT;
+    comm_group *world = ranks_world("cpu:ending,cuda:slow"), *lane, *turns, *copy;
+    comm_mesh *mesh, *flat;
+    (void)rank, (void)size, (void)arg;
+    options.device = comm_device_at(COMM_DEVICE_CUDA, 1);
+    CHECK_OK(comm_mesh_create(world, NULL, 0, shape, names, 1, &options, &mesh));
+    CHECK(brief.opened_on == options.device);
+    brief.opened_on = 0;
+    CHECK_OK(comm_mesh_flatten(mesh, "b", NULL, &flat));
+    CHECK(brief.opened_on == options.device);
+    CHECK_OK(comm_group_create(world, first, 1, &options, &lane));
+    CHECK_STATUS(comm_group_round_robin(&lane, 1, &options, &turns), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("options->device: the groups have theirs");
+    CHECK_OK(comm_group_round_robin(&lane, 1, NULL, &turns));
+    brief.opened_on = 0;
+    CHECK_OK(comm_group_dup(turns, NULL, &copy));
+    CHECK(brief.opened_on == options.device);
+    CHECK_OK(comm_group_close(copy));
+    CHECK_OK(comm_group_close(turns));
+    CHECK_OK(comm_group_close(lane));
+    CHECK_OK(comm_mesh_destroy(flat));
+    CHECK_OK(comm_mesh_destroy(mesh));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Nothing of it is left for the watchdog, which looks after another world then. */
+static void a_world_that_has_ended_does_not_come_together(int rank, int size, void *arg)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_op_options limit = COMM_OP_OPTIONS_INIT;
+    comm_group *world;
+    comm_work *work;
+    (void)rank, (void)size, (void)arg;
+    options.name = "both";
+    options.backend = "cpu:ending,cuda:slow";
+    CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_NO_MEMORY);
+    CHECK_ERROR_SAYS("rank 1");
+    world = ranks_world("cpu:loopback");
+    limit.timeout_ms = 20;
+    CHECK_OK(comm_recv(world, NULL, 0, COMM_DTYPE_BYTE, 0, &limit, &work));
+    CHECK_STATUS(comm_work_wait(work, 0), COMM_ERR_DEADLINE);
+    comm_work_release(work);
+    CHECK_OK(comm_group_close(world));
 }
 
 /* ---- Memory of a device that is said to be the CPU's ---- */
@@ -340,10 +395,16 @@ int main(int count, char **arguments)
         comm_backend_register(pretended_entry) != COMM_OK || comm_backend_register(ending_entry) != COMM_OK ||
         comm_backend_register(slow_entry) != COMM_OK)
         return 1;
-    return ranks_run(4, &threads, each_call_goes_where_its_buffers_are, NULL) ||
+    brief.fails_on = -1;
+    int failed = ranks_run(1, &threads, what_is_made_of_groups_is_on_their_device, NULL) ||
+                 ranks_run(1, &threads, one_ends_the_group_while_another_opens, NULL);
+    brief.fails_on = 1;
+    brief.ends = 1;
+    mallopt(M_PERTURB, 0xa5); /* what is freed has no group's contents any more */
+    return failed || ranks_run(2, &threads, a_world_that_has_ended_does_not_come_together, NULL) ||
+           ranks_run(4, &threads, each_call_goes_where_its_buffers_are, NULL) ||
            ranks_run(1, &threads, a_device_that_is_not_said_or_not_there_is_refused, NULL) ||
            ranks_run(3, &threads, without_the_cpu_what_needs_it_says_what_to_add, NULL) ||
-           ranks_run(1, &threads, one_ends_the_group_while_another_opens, NULL) ||
            ranks_run(2, &threads, cuda_memory_on_a_cpu_backend_is_refused, arguments[1]) ||
            ranks_run(1, &threads, the_driver_is_asked_no_more_than_needed, NULL);
 }

@@ -315,6 +315,40 @@ static void a_callback_may_submit(int rank, int size, void *arg)
     close_three(&t);
 }
 
+/* Groups that are made from one and from another of the same groups are not the same. */
+static void two_over_the_same_groups(int rank, int size, void *arg)
+{
+    struct three t;
+    comm_group *again, *copies[2], *found;
+    comm_work *works[2];
+    int32_t values[2] = { 1, 100 };
+    (void)arg;
+    open_three(&t);
+    for (int round = 0; round < 3; round++) { /* both at a time, and one after the other */
+        CHECK_OK(comm_group_round_robin(t.lanes, LANES, NULL, &again));
+        CHECK_OK(comm_group_find(t.world, comm_group_name(again), &found));
+        CHECK(found == again && strcmp(comm_group_name(again), comm_group_name(t.turns)) != 0);
+        CHECK_OK(comm_group_dup(round == 1 ? again : t.turns, NULL, &copies[0]));
+        CHECK_OK(comm_group_dup(round == 1 ? t.turns : again, NULL, &copies[1]));
+        for (int i = 0; i < 2; i++) /* rank 1 does not come to the first one before the others are in the second one */
+            CHECK_OK(comm_all_reduce(copies[rank == 1 ? 1 - i : i], &values[rank == 1 ? 1 - i : i],
+                                     &values[rank == 1 ? 1 - i : i], 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL,
+                                     &works[i]));
+        for (int i = 0; i < 2; i++) {
+            CHECK_OK(comm_work_wait(works[i], 0));
+            comm_work_release(works[i]);
+        }
+        CHECK(values[0] == size && values[1] == 100 * size);
+        values[0] = 1;
+        values[1] = 100;
+        for (int i = 0; i < 2; i++)
+            CHECK_OK(comm_group_close(copies[i]));
+        CHECK_OK(comm_group_close(again));
+    }
+    CHECK_OK(comm_barrier(t.world, NULL, NULL));
+    close_three(&t);
+}
+
 static int run(const struct ranks_options *how)
 {
     for (int size = 1; size <= 5; size++)
@@ -324,7 +358,8 @@ static int run(const struct ranks_options *how)
            ranks_run(3, how, only_what_happens_takes_a_turn, NULL) ||
            ranks_run(3, how, a_batch_takes_its_turn_when_it_ends, NULL) ||
            ranks_run(2, how, an_end_that_is_refused_leaves_the_batch, NULL) ||
-           ranks_run(3, how, mistakes_and_ends, NULL) ||
+           ranks_run(2, how, two_over_the_same_groups, NULL) ||
+           ranks_run(3, how, two_over_the_same_groups, NULL) || ranks_run(3, how, mistakes_and_ends, NULL) ||
            ranks_run(3, how, a_callback_may_submit, NULL);
 }
 
