@@ -701,9 +701,8 @@ void lend_cannot_read(struct duplex *p, size_t bytes, int error)
         duplex_drop_borrowed(p);
     else if (error == ETIMEDOUT)
         port_lose(&p->port, COMM_ERR_PEER_LOST,
-                  "has not come back for 2 s from writing a part of a message of %zu bytes to rank %d's memory, and "
-                  "may write still; set COMM_SHM_CMA_BYTES=0 if that happens again", bytes,
-                  (int)p->fabric->domain->peers.rank);
+                  "has not come back for 2 s from writing a part of a message of %zu bytes to this rank's memory, and "
+                  "may write still; set COMM_SHM_CMA_BYTES=0 if that happens again", bytes);
     else if (error == ESRCH)
         port_lose(&p->port, COMM_ERR_PEER_LOST, "does not exist any more: its process has ended, or was killed");
     else

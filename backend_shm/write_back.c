@@ -278,8 +278,8 @@ static int has_stopped_writing(const struct duplex *p, const struct loan *l, int
 static void lose_writer(struct duplex *p, const struct loan *l, const char *cure)
 {
     port_lose(&p->port, COMM_ERR_PEER_LOST,
-              "has not come back for 2 s from writing a result of %zu bytes to rank %d's memory, and may write "
-              "still; %s", l->bytes, (int)p->fabric->domain->peers.rank, cure);
+              "has not come back for 2 s from writing a result of %zu bytes to this rank's memory, and may write "
+              "still; %s", l->bytes, cure);
 }
 
 /* The kernel finds no place any more; a call that has found it before is waited for. */

@@ -615,7 +615,10 @@ typedef struct comm_mesh comm_mesh;
  * Memory   borrows; gives *ret_mesh (comm_mesh_destroy). `parent` may be closed before it. The options are those of the
  *          groups: with a name "grid", the groups are called "grid.dp" and so on; without description they get
  *          "mesh_dp".
- * Errors   INVALID: the shape's product is not the number of ranks, a rank or a name twice, an empty name. */
+ * Errors   INVALID: the shape's product is not the number of ranks, a rank or a name twice, an empty name; those of
+ *          comm_group_create. When a backend is opened for the mesh and that fails on some ranks, as one comes too late
+ *          (TIMEOUT), groups that they had made are closed, and over for the other ranks: it cannot be repeated. Open
+ *          such a backend before, by a group of all ranks. */
 COMM_API comm_status comm_mesh_create(comm_group *parent, const int32_t *ranks, size_t rank_count,
                                       const int32_t *shape, const char *const *names, size_t dims,
                                       const comm_group_options *options, comm_mesh **ret_mesh);
