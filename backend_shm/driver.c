@@ -349,7 +349,9 @@ static int helper_turn(struct domain *d, int is_driven)
     wait_ms = wait_ms > SLEEP_MS ? SLEEP_MS : wait_ms;
     if (is_driven || a->domain.done_count || has_news(a) || !events_asleep(&a->fabric))
         wait_ms = 0;
-    a->helper_until_ns = now + wait_ms * NANOS;
+    /* It sleeps for a part of a millisecond more, but need not be roused for what is due then. */
+    int64_t until_ns = now + wait_ms * NANOS;
+    a->helper_until_ns = until_ns < a->due_ns ? until_ns : a->due_ns;
     atomic_store(&a->helper.polls, wait_ms != 0); /* with the lock: seen by a thread that changes something after us */
     driver_leave(a);
     return wait_ms;

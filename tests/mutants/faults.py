@@ -428,6 +428,8 @@ fault("core", "batch_reports_the_last_failure", "core/work.c",
       "atomic_store(&parent->first_failed, work), (void)none;", "manual", "works")
 fault("core", "descriptor_of_a_done_work_is_not_readable", "core/work.c",
       "if (atomic_fetch_or(&work->state, WORK_HAS_FD) & WORK_DONE)\n            eventfd_write(fd, 1);", "", "works")
+fault("shm", "helper_rouses_itself_until_something_is_due", "backend_shm/driver.c",
+      "a->helper_until_ns = until_ns < a->due_ns ? until_ns : a->due_ns;", "a->helper_until_ns = until_ns;", "helper")
 fault("core", "round_robin_groups_of_the_same_groups_are_one", "core/round_robin.c",
       ".id = XXH64(identity, sizeof identity, 1)", ".id = XXH64(identity, sizeof *identity, 1)", "round_robin")
 fault("core", "round_robin_groups_lose_their_device", "core/round_robin.c",

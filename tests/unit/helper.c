@@ -74,6 +74,34 @@ static void helper_lets_ranks_run(int rank, int size, void *backend)
     CHECK_OK(comm_group_close(world));
 }
 
+static int64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+/* What is due each second comes in that time. It takes a millisecond of the core's, and a helper that rouses itself
+ * until it is due takes 100. */
+static void world_without_operations_takes_no_time(int rank, int size, void *backend)
+{
+    enum { IDLE_MS = 1200, MOST_MS = IDLE_MS / 40 };
+    const struct timespec idle = { IDLE_MS / 1000, IDLE_MS % 1000 * 1000000 };
+    comm_group *world = ranks_world(backend);
+    int64_t took_ns = -1;
+    (void)rank;
+    (void)size;
+    for (int attempt = 0; attempt < 2 && (took_ns < 0 || took_ns > MOST_MS * INT64_C(1000000)); attempt++) {
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+        took_ns = -cpu_ns();
+        nanosleep(&idle, NULL);
+        took_ns += cpu_ns();
+    }
+    if (took_ns > MOST_MS * INT64_C(1000000))
+        ranks_fail(__FILE__, __LINE__, "%lld us of a core in %d ms", (long long)took_ns / 1000, IDLE_MS);
+    CHECK_OK(comm_group_close(world));
+}
+
 static _Atomic int64_t told_ns;
 
 static void tell(comm_work *work, comm_status status, void *context)
@@ -201,6 +229,7 @@ int main(void)
         options.name = backends[i];
         atomic_store(has_sent, 0);
         failed = ranks_run(2, &options, helper_lets_ranks_run, (void *)backends[i]) ||
+                 ranks_run(2, &options, world_without_operations_takes_no_time, (void *)backends[i]) ||
                  ranks_run(2, &options, work_is_told_at_once_after_a_stream, (void *)backends[i]) ||
                  ranks_run(3, &options, rank_connects_to_one_in_a_stream, &late);
     }
