@@ -262,6 +262,7 @@ const comm_host comm__host = {
     .narrow = comm__narrow,
     .reduce_to_two_kernel = comm__reduce_to_two_kernel,
     .run_may_wait = comm__run_may_wait,
+    .some_are_told = comm__some_are_told,
     .reduce_fn_begins = comm__reduce_fn_begins,
     .reduce_fn_ends = comm__reduce_fn_ends,
 };

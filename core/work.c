@@ -335,6 +335,14 @@ static void wake(comm_work *work)
     syscall(SYS_futex, &work->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+/* Works under way with a callback, and with a descriptor. */
+static atomic_int told;
+
+int32_t comm__some_are_told(void)
+{
+    return atomic_load_explicit(&told, memory_order_relaxed) > 0;
+}
+
 /* The work is done from here on. A thread that waits for it may then close the group, so what close must wait for is
  * announced before. A callback that is set by now is called here, a later one by the thread that sets it; likewise with
  * the descriptor. */
@@ -354,6 +362,8 @@ static void publish(comm_work *work)
                                                     memory_order_seq_cst, memory_order_relaxed));
     if (state & WORK_SLEEPERS)
         wake(work);
+    if (state & (WORK_CALLBACK | WORK_HAS_FD))
+        atomic_fetch_sub(&told, !!(state & WORK_CALLBACK) + !!(state & WORK_HAS_FD));
     if (state & WORK_HAS_FD)
         eventfd_write(atomic_load(&work->fd), 1);
     if (state & WORK_CALLBACK)
@@ -678,11 +688,13 @@ comm_status comm_work_on_complete(comm_work *work, comm_work_fn fn, void *contex
         return comm__fail(COMM_ERR_INVALID, "comm_work_on_complete: %s has a callback already", comm_work_op(work));
     work->fn = fn;
     work->context = context;
+    atomic_fetch_add(&told, 1);
     uint32_t state = atomic_load_explicit(&work->state, memory_order_acquire);
     while (!(state & WORK_DONE))
         if (atomic_compare_exchange_weak_explicit(&work->state, &state, state | WORK_CALLBACK, memory_order_release,
                                                   memory_order_acquire))
             return COMM_OK;
+    atomic_fetch_sub(&told, 1);
     hold_for_callback(work);
     call_back_held(work);
     return COMM_OK;
@@ -704,7 +716,11 @@ comm_status comm_work_fd(comm_work *work, int32_t *ret_fd)
             close(fd);
             fd = none;
         }
-        if (atomic_fetch_or(&work->state, WORK_HAS_FD) & WORK_DONE)
+        atomic_fetch_add(&told, 1);
+        uint32_t before = atomic_fetch_or(&work->state, WORK_HAS_FD);
+        if (before & (WORK_DONE | WORK_HAS_FD)) /* it is not told any more, or counted by another thread */
+            atomic_fetch_sub(&told, 1);
+        if (before & WORK_DONE)
             eventfd_write(fd, 1);
     }
     *ret_fd = fd;

@@ -129,6 +129,7 @@ void comm__callback_enter(void);
 void comm__callback_leave(void);
 /* Nor from a reduce_fn of the user's, at all: the thread may hold what the call would wait for. */
 comm_status comm__refuse_in_reduce_fn(const char *call);
+int32_t comm__some_are_told(void);
 void comm__reduce_fn_begins(void);
 void comm__reduce_fn_ends(void);
 

@@ -63,6 +63,13 @@ void waiting_choose(struct waiting *w, const char *backend, const comm_world_inf
     w->process.share = (int64_t)MILLICORES * cores / ranks_here(info);
 }
 
+static int64_t cpu_ns(clockid_t clock)
+{
+    struct timespec t = { 0 };
+    clock_gettime(clock, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
 int waiting_computes(struct waiting *w, int64_t now)
 {
     enum { BRIEF_NS = 50000 }; /* too brief to tell */
@@ -70,9 +77,8 @@ int waiting_computes(struct waiting *w, int64_t now)
     int64_t passed_ns = now - p->asked_ns, least = p->share > MILLICORES ? p->share - MILLICORES / 2 : p->share / 2;
     if (passed_ns < BRIEF_NS)
         return p->computes;
-    struct timespec t = { 0 };
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    int64_t used_ns = t.tv_sec * 1000000000LL + t.tv_nsec, more_ns = used_ns - p->used_ns;
+    int64_t used_ns = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+    int64_t more_ns = used_ns - p->used_ns;
     p->computes = more_ns > passed_ns / MILLICORES * least;
     p->asked_ns = now;
     p->used_ns = used_ns;

@@ -124,8 +124,8 @@ static inline void waiting_came(struct waiting *w)
         waiting_paid(w);
 }
 
-/* Has this process used its share of the host's cores since this was last asked, all but the half of one? For one
- * thread that asks again and again. */
+/* Have the other threads of this process used its share of the host's cores since this was last asked, all but the half
+ * of one? For one thread that asks again and again. */
 int waiting_computes(struct waiting *w, int64_t now);
 
 /* Let another rank run. */

@@ -405,6 +405,10 @@ typedef struct comm_host {
      * have to wait for this thread, is refused with INVALID. */
     void (*reduce_fn_begins)(void);
     void (*reduce_fn_ends)(void);
+
+    /* Is a work of this process under way that has a callback or a descriptor? Somebody may wait for it to be told,
+     * whom a backend does not see: it does not put works off then. May be asked in any thread, often. */
+    int32_t (*some_are_told)(void);
 } comm_host;
 
 /* ---- 5 Worlds and groups ----------------------------------------------------------------------- */

@@ -893,8 +893,7 @@ COMM_API void comm_work_release(comm_work *work);
  * Threads any.  Errors  the work's own, and those of the backend. */
 COMM_API comm_status comm_work_wait_stream(comm_work *work, void *stream);
 
-/* Call fn(work, status, context) once when the work completes; at once if it has. With shm that may be up to 2 ms late
- * while the program computes on all of its cores (the parameter shm.nap_us). It runs on whichever thread
+/* Call fn(work, status, context) once when the work completes; at once if it has. It runs on whichever thread
  * completes the work, must not block, and may call only what is marked "Threads any" here and does not wait: calls that
  * wait for works, and comm_group_close, fail there with INVALID. To wait for a work that has completed is no waiting,
  * and gives its result. It may release the work. `work` is lent during the call.

@@ -427,7 +427,13 @@ fault("core", "batch_reports_the_last_failure", "core/work.c",
       "atomic_compare_exchange_strong(&parent->first_failed, &none, work);",
       "atomic_store(&parent->first_failed, work), (void)none;", "manual", "works")
 fault("core", "descriptor_of_a_done_work_is_not_readable", "core/work.c",
-      "if (atomic_fetch_or(&work->state, WORK_HAS_FD) & WORK_DONE)\n            eventfd_write(fd, 1);", "", "works")
+      "if (before & WORK_DONE)\n            eventfd_write(fd, 1);", "", "works")
+fault("core", "works_with_a_descriptor_are_told_for_ever", "core/work.c",
+      "!!(state & WORK_CALLBACK) + !!(state & WORK_HAS_FD));", "!!(state & WORK_CALLBACK));", "work")
+fault("core", "works_that_were_done_are_told_for_ever", "core/work.c",
+      "    atomic_fetch_sub(&told, 1);\n    hold_for_callback", "    hold_for_callback", "work")
+fault("exec", "helper_computes_for_the_program", "core/exec/waiting.c", " - cpu_ns(CLOCK_THREAD_CPUTIME_ID)", "",
+      "long_waits")
 fault("shm", "helper_rouses_itself_until_something_is_due", "backend_shm/driver.c",
       "a->helper_until_ns = until_ns < a->due_ns ? until_ns : a->due_ns;", "a->helper_until_ns = until_ns;", "helper")
 fault("core", "round_robin_groups_of_the_same_groups_are_one", "core/round_robin.c",

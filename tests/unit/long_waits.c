@@ -19,7 +19,7 @@ static const int64_t MS = 1000000;
 
 static int64_t now_ns, yield_ns;
 static int yields, cpu_asked;
-static int64_t used_ns; /* CPU time of the process */
+static int64_t used_ns, own_ns; /* CPU time of the process, and of this thread */
 static long switches;
 static uint64_t millicores;
 
@@ -33,6 +33,10 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
     if (clock == CLOCK_PROCESS_CPUTIME_ID) {
         cpu_asked++;
         *t = (struct timespec){ .tv_sec = used_ns / 1000000000, .tv_nsec = used_ns % 1000000000 };
+        return 0;
+    }
+    if (clock == CLOCK_THREAD_CPUTIME_ID) {
+        *t = (struct timespec){ .tv_sec = own_ns / 1000000000, .tv_nsec = own_ns % 1000000000 };
         return 0;
     }
     *t = (struct timespec){ .tv_sec = now_ns / 1000000000, .tv_nsec = now_ns % 1000000000 };
@@ -262,6 +266,15 @@ static void a_program_computes_that_uses_its_share_of_the_cores(void **state)
     assert_false(computes(4, 2, 2400));
     assert_true(computes(2, 3, 10100));
     assert_false(computes(2, 3, 9900));
+    own_ns += 5 * MS; /* what it does itself, such as reducing, is not the program's */
+    used_ns += 5 * MS;
+    assert_true(computes(2, 2, 5100));
+    struct waiting w = { .process.share = 1000 };
+    waiting_computes(&w, now_ns);
+    now_ns += 10 * MS;
+    own_ns += 8 * MS;
+    used_ns += 9 * MS;
+    assert_false(waiting_computes(&w, now_ns));
 }
 
 /* What so little time says is nothing. */

@@ -61,7 +61,7 @@ struct model {
     comm_work *work;
     struct told told;
     comm_status status; /* COMM_IN_PROGRESS until the first of COMPLETE and ABANDON */
-    int listens;
+    int listens, has_fd;
     uint32_t references;
 };
 
@@ -80,6 +80,7 @@ static void step(struct model *m, int what)
         CHECK_OK(comm_work_on_complete(m->work, tell, &m->told));
         CHECK_STATUS(comm_work_on_complete(m->work, tell, &m->told), COMM_ERR_INVALID);
     } else if (what == DESCRIPTOR) {
+        m->has_fd = 1;
         CHECK(is_readable(m->work) == !first);
     } else {
         m->references--;
@@ -88,6 +89,7 @@ static void step(struct model *m, int what)
     int is_done = m->status != COMM_IN_PROGRESS;
     CHECK(m->told.times == (is_done && m->listens));
     CHECK(m->told.times == 0 || m->told.status == m->status);
+    CHECK(comm__some_are_told() == (!is_done && (m->listens || m->has_fd)));
     if (m->references == 0)
         return;
     CHECK(comes_down_to(m->work, (int32_t)m->references));
@@ -223,6 +225,7 @@ static void completion_meets_everything_else(int rank, int size, void *arg)
     }
     CHECK(pthread_join(thread, NULL) == 0);
     pthread_barrier_destroy(&race.start);
+    CHECK(!comm__some_are_told());
     CHECK(world->work_count == WORKS_AT_ONCE);
     CHECK_OK(comm_group_close(world));
 }
