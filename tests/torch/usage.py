@@ -329,6 +329,103 @@ def operations_that_differ_are_an_error():
     dist.barrier()
 
 
+def zeros(number, count=4, dtype=torch.float32):
+    return [torch.zeros(count, dtype=dtype) for _ in range(number)]
+
+
+def with_root(options, root=0):
+    options.rootRank = root
+    return options
+
+
+def refused_calls(n):
+    """(what the text says, a call that does not fit), whose neighbours in memory must stay as they are."""
+    group, c10d, four = dist.group.WORLD, dist.distributed_c10d, torch.ones(4)
+    double, gathering, scattering = four.double(), with_root(c10d.GatherOptions()), with_root(c10d.ScatterOptions())
+    yield f"all_gather_into_tensor: the output has 6 elements; {n} ranks with 4 each need {4 * n}", \
+        lambda around: AS_ONE(around[:6], four)
+    yield f"the output has {4 * n + 4} elements", lambda around: AS_ONE(around[:4 * n + 4], four)
+    yield "the output is of dtype", lambda around: AS_ONE(around[:4 * n], double)
+    yield f"reduce_scatter_tensor: the input has 4 elements; {n} ranks with 4 each need {4 * n}", \
+        lambda around: SCATTERED(torch.zeros(4), around[:4])
+    yield f"the input has {4 * n + 4} elements", lambda around: SCATTERED(torch.zeros(4), around[:4 * n + 4])
+    yield "the input is of dtype", lambda around: SCATTERED(around[:4], torch.ones(4 * n, dtype=torch.int8))
+    yield f"all_gather: the output list has {n - 1} tensors; a group of {n} ranks needs {n}", \
+        lambda around: dist.all_gather(zeros(n - 1), four)
+    yield f"the output list has {n + 1} tensors", lambda around: dist.all_gather(zeros(n + 1), four)
+    yield "all_gather: the output for rank 0, this one, has 4 elements; the input has 2, and they must be equal", \
+        lambda around: dist.all_gather(zeros(n), around[:2])
+    yield "the input has 6, and", lambda around: dist.all_gather(zeros(n), around[:6])
+    yield "the output for rank 0 is of dtype", lambda around: group.allgather([zeros(n, dtype=torch.int8)], [four])
+    yield "one output list per rank is needed, not 0", lambda around: group.allgather([], [four])
+    yield "all_gather_coalesced: the output list has 1 tensor;", \
+        lambda around: group.allgather_coalesced([zeros(1)], [four])
+    yield "the output list has 1 tensor, the input list 2", \
+        lambda around: group.allgather_coalesced([zeros(1)] * n, [four, four])
+    yield "gather: the output list has 1 tensor;", lambda around: group.gather([zeros(1)], [four], gathering)
+    yield "the output for rank 0 is of dtype", \
+        lambda around: group.gather([zeros(n, dtype=torch.int8)], [four], gathering)
+    yield "one output list per rank is needed, not 0", lambda around: group.gather([], [four], gathering)
+    yield "scatter: the input list has 1 tensor;", lambda around: group.scatter([around[:4]], [zeros(1)], scattering)
+    yield "the input for rank 0, this one, has 4 elements; the output has 2", \
+        lambda around: group.scatter([around[:2]], [zeros(n)], scattering)
+    yield "the input for rank 0 is of dtype", lambda around: group.scatter([double], [zeros(n)], scattering)
+    yield "reduce_scatter: the input list has 1 tensor;", lambda around: dist.reduce_scatter(around[:4], zeros(1))
+    yield "has 8 elements; the output has 2", lambda around: dist.reduce_scatter(around[:2], zeros(n, 8))
+    yield "has 8 elements; the output has 20", lambda around: dist.reduce_scatter(around[:20], zeros(n, 8))
+    yield "all_to_all: the input list has 1 tensor;", lambda around: group.alltoall(zeros(n), zeros(1))
+    yield "all_to_all: the output list has 1 tensor;", lambda around: group.alltoall(zeros(1), zeros(n))
+    yield "for rank 0 is of dtype", lambda around: group.alltoall(zeros(n), zeros(n, dtype=torch.int8))
+    yield "for rank 0, this one, has 2 elements", lambda around: group.alltoall(zeros(n, 2), zeros(n))
+    yield "all_to_all_single: the output is of dtype", \
+        lambda around: group.alltoall_base(around[:4 * n], torch.ones(4 * n, dtype=torch.int8), [], [])
+    yield f"the output has {n + 1} rows, which cannot be divided by {n} ranks", \
+        lambda around: group.alltoall_base(around[:n + 1], torch.ones(n), [], [])
+    yield "a split of -2 after 10 does not fit", lambda around: group.alltoall_base(
+        torch.zeros(8 + n), around[:8 + n], [8] + [0] * (n - 2) + [n], [10, -2] + [0] * (n - 2))
+    yield f"the input has 8 rows for {n} ranks; 1 split of 8", \
+        lambda around: group.alltoall_base(torch.zeros(8), around[:8], [8] + [0] * (n - 1), [8])
+    yield "the input has 3 elements for rank 0, this one, and the output 4", lambda around: group.alltoall_base(
+        torch.zeros(8), around[:8], [4] + [0] * (n - 2) + [4], [3] + [0] * (n - 2) + [5])
+    if hasattr(dist, "gather_single"):
+        yield f"gather_single: the output has 4 elements; {n} ranks with 4 each need {4 * n}", \
+            lambda around: group.gather_single(around[:4], four, gathering)
+    if VERSION >= (2, 1):
+        def coalesced(around):
+            with c10d._coalescing_manager():
+                AS_ONE(torch.zeros(4 * n), four)
+                AS_ONE(around[:4], four)
+        yield "all_gather_into_tensor: the output has 4 elements", coalesced
+
+
+def calls_whose_sizes_do_not_fit_are_refused():
+    """On the rank that calls it alone: the others have called nothing, and the next call has the same number on all."""
+    if rank() == 0:
+        for words, call in refused_calls(size()):
+            around = torch.zeros(64)
+            fails_with(words, call, around)
+            same(around, torch.zeros(64), words)
+    tensor = data(rank(), 4)
+    dist.all_reduce(tensor)
+    same(tensor, total(4))
+
+
+def lists_count_only_at_the_root():
+    group, c10d, last = dist.group.WORLD, dist.distributed_c10d, size() - 1
+    output, outputs = torch.zeros(4), zeros(size() if rank() == last else 1)
+    group.gather([outputs], [data(rank(), 4)], with_root(c10d.GatherOptions(), last)).wait()
+    group.scatter([output], [outputs], with_root(c10d.ScatterOptions(), last)).wait()
+    same(output, data(rank(), 4))
+
+
+def sparse_tensors_that_differ_are_refused_on_all_ranks():
+    first = rank() == 0
+    for shape, dtype in (((4 - first, 3), torch.float32), ((4, 3 - first), torch.float32), ((4, 3), torch.float64)):
+        tensor = torch.ones(shape, dtype=dtype if first else torch.float32).to_sparse()
+        fails_with("all_reduce: the sparse tensor of rank", dist.all_reduce, tensor)
+    dist.barrier()
+
+
 def a_limit_of_a_group_ends_only_the_group():
     group = dist.new_group(list(range(size())), timeout=datetime.timedelta(seconds=1))
     if rank() == 0:
@@ -353,4 +450,5 @@ def workers_of_data_loaders():
 
 
 if __name__ == "__main__":
-    run([claim for claim in list(globals().values()) if inspect.isfunction(claim) and claim.__module__ == "__main__"])
+    run([claim for claim in list(globals().values()) if inspect.isfunction(claim) and claim.__module__ == "__main__"
+         and not inspect.signature(claim).parameters])

@@ -684,6 +684,135 @@ const Tensor &only(const Tensors &tensors)
     return tensors[0];
 }
 
+/* ---- Sizes and types ---- */
+
+std::string number_of(int64_t count, const std::string &noun)
+{
+    return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+/* libcomm is told a count and a dtype for some of a call's tensors, and takes the others to be as large as follows from
+ * that. So each call looks at all of them before it is submitted: one that is refused takes no number. */
+struct Checks {
+    const char *call;
+    int rank, size;
+
+    [[noreturn]] void refuse(const std::string &text) const
+    {
+        throw std::runtime_error("libcomm: " + std::string(call) + ": " + text);
+    }
+
+    void type(const std::string &name, const Tensor &tensor, const std::string &other_name, const Tensor &other) const
+    {
+        if (tensor.scalar_type() != other.scalar_type())
+            refuse("the " + name + " is of dtype " + c10::toString(tensor.scalar_type()) + ", the " + other_name +
+                   " of " + c10::toString(other.scalar_type()) + "; both need the same one");
+    }
+
+    /* One tensor that has a part for each rank. */
+    void whole(const std::string &name, const Tensor &tensor, const std::string &part_name, const Tensor &part) const
+    {
+        type(name, tensor, part_name, part);
+        if (tensor.numel() != part.numel() * size)
+            refuse("the " + name + " has " + number_of(tensor.numel(), "element") + "; " + number_of(size, "rank") +
+                   " with " + std::to_string(part.numel()) + " each need " + std::to_string(part.numel() * size));
+    }
+
+    template <class Items> void length(const std::string &name, const Items &list) const
+    {
+        if (list.size() != static_cast<size_t>(size))
+            refuse("the " + name + " list has " + number_of(list.size(), "tensor") + "; a group of " +
+                   number_of(size, "rank") + " needs " + std::to_string(size));
+    }
+
+    /* A tensor for each rank. `own` is the other end of this rank's. */
+    void list(const std::string &name, const Tensors &tensors, const std::string &own_name, const Tensor &own) const
+    {
+        length(name, tensors);
+        for (size_t i = 0; i < tensors.size(); i++)
+            type(name + " for rank " + std::to_string(i), tensors[i], own_name, own);
+        if (tensors[rank].numel() != own.numel())
+            refuse("the " + name + " for rank " + std::to_string(rank) + ", this one, has " +
+                   number_of(tensors[rank].numel(), "element") + "; the " + own_name + " has " +
+                   std::to_string(own.numel()) + ", and they must be equal");
+    }
+
+    const Tensors &only_list(const std::string &name, const std::vector<Tensors> &lists) const
+    {
+        if (lists.size() != 1)
+            refuse("one " + name + " list per rank is needed, not " + std::to_string(lists.size()));
+        return lists[0];
+    }
+
+    template <class One, class Other>
+    void as_many(const std::string &name, const One &list, const std::string &other_name, const Other &other) const
+    {
+        if (list.size() != other.size())
+            refuse("the " + name + " list has " + number_of(list.size(), "tensor") + ", the " + other_name + " list " +
+                   std::to_string(other.size()) + "; they must be equal");
+    }
+
+    /* Rows per rank as elements per rank. */
+    std::vector<size_t> splits(const std::string &name, const Tensor &tensor, const std::vector<int64_t> &given) const
+    {
+        if (tensor.dim() == 0)
+            refuse("the " + name + " has no dimension that could be split");
+        int64_t rows = tensor.size(0), sum = 0;
+        std::vector<int64_t> used = given;
+        if (used.empty()) {
+            if (rows % size)
+                refuse("the " + name + " has " + number_of(rows, "row") + ", which cannot be divided by " +
+                       number_of(size, "rank"));
+            used.assign(size, rows / size);
+        }
+        std::vector<size_t> counts;
+        for (int64_t split : used) {
+            if (split < 0 || split > rows - sum)
+                refuse("the " + name + " has " + number_of(rows, "row") + "; a split of " + std::to_string(split) +
+                       " after " + std::to_string(sum) + " does not fit");
+            counts.push_back(static_cast<size_t>(rows ? split * (tensor.numel() / rows) : 0));
+            sum += split;
+        }
+        if (sum != rows || used.size() != static_cast<size_t>(size))
+            refuse("the " + name + " has " + number_of(rows, "row") + " for " + number_of(size, "rank") + "; " +
+                   number_of(used.size(), "split") + " of " + std::to_string(sum) + " together do not fit");
+        return counts;
+    }
+};
+
+/* What the ranks must tell each other of a sparse tensor before they can sum them: how many elements it has, and what
+ * must be equal on all of them. */
+struct SparseForm {
+    static constexpr size_t FIXED = 4, DIMENSIONS = 60;
+    std::vector<int64_t> numbers;
+
+    SparseForm(const Checks &checks, const Tensor &tensor)
+        : numbers { tensor._nnz(), dtype_of(tensor), tensor.sparse_dim(), tensor.dim() }
+    {
+        if (tensor.dim() > static_cast<int64_t>(DIMENSIONS))
+            checks.refuse("a sparse tensor of more than " + std::to_string(DIMENSIONS) + " dimensions");
+        numbers.insert(numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
+        numbers.resize(FIXED + DIMENSIONS);
+    }
+
+    explicit SparseForm(const Tensor &told) : numbers(told.data_ptr<int64_t>(), told.data_ptr<int64_t>() + told.numel())
+    {
+    }
+
+    bool fits(const SparseForm &other) const
+    {
+        return std::equal(numbers.begin() + 1, numbers.end(), other.numbers.begin() + 1);
+    }
+
+    std::string words() const
+    {
+        std::vector<int64_t> shape(numbers.begin() + FIXED, numbers.begin() + FIXED + numbers[3]);
+        return "the shape " + c10::str(at::IntArrayRef(shape)) + " with " +
+               number_of(numbers[2], "sparse dimension") + " and dtype " +
+               comm_dtype_name(static_cast<comm_dtype>(numbers[1]));
+    }
+};
+
 /* One piece per rank, as a _list form of libcomm takes them. */
 struct List {
     std::vector<void *> addresses;
@@ -910,14 +1039,20 @@ public:
         if (given.reduceOp.op_ != c10d::ReduceOp::SUM)
             throw std::runtime_error("libcomm: sparse tensors can only be summed");
         auto work = new_work({ c10d::OpType::ALLREDUCE, "libcomm:sparse_all_reduce", tensors }, tensors);
+        Checks checks = checks_of("all_reduce");
         Tensor own = only(tensors).coalesce();
         Tensor own_indices = own.indices().contiguous(), own_values = own.values().contiguous();
-        Tensors numbers, mine = { at::full({ 1 }, own._nnz(), at::kLong) }, indices, values;
+        SparseForm mine(checks, own);
+        Tensors told, indices, values;
         for (int r = 0; r < size_; r++)
-            numbers.push_back(at::zeros({ 1 }, at::kLong));
-        gather_all(numbers, mine[0]);
+            told.push_back(at::zeros({ static_cast<int64_t>(mine.numbers.size()) }, at::kLong));
+        gather_all(told, at::tensor(mine.numbers, at::kLong));
+        for (int r = 0; r < size_; r++)
+            if (SparseForm theirs(told[r]); !theirs.fits(mine))
+                checks.refuse("the sparse tensor of rank " + std::to_string(r) + " has " + theirs.words() +
+                              ", that of this rank " + mine.words() + "; they must be equal");
         for (int r = 0; r < size_; r++) {
-            int64_t number = numbers[r].item<int64_t>();
+            int64_t number = told[r][0].item<int64_t>();
             auto shape = own_values.sizes().vec();
             shape[0] = number;
             indices.push_back(at::empty({ own.sparse_dim(), number }, at::kLong));
@@ -958,8 +1093,11 @@ public:
     {
         Job job { c10d::OpType::ALLGATHER, "libcomm:all_gather", {}, outputs };
         Call call(given);
+        Checks checks = checks_of("all_gather");
+        const Tensors &targets = checks.only_list("output", outputs);
+        checks.list("output", targets, "input", only(inputs));
         Tensor piece = flat(only(inputs), job, false);
-        List list(outputs.at(0), job, true);
+        List list(targets, job, true);
         return submit(std::move(job), call, inputs, [&](comm_group *group, comm_work **work) {
             return comm_all_gather_list(group, piece.data_ptr(), list.addresses.data(), list.counts.data(),
                                         dtype_of(piece), &call.options, work);
@@ -969,12 +1107,16 @@ public:
     /* outputs: by rank, then by tensor. */
     WorkPointer allgather_coalesced(Lists &outputs, Tensors &inputs, const c10d::AllgatherOptions &given) override
     {
+        Checks checks = checks_of("all_gather_coalesced");
+        checks.length("output", outputs);
+        for (const Tensors &of_rank : outputs)
+            checks.as_many("output", of_rank, "input", inputs);
         return together(given, { c10d::OpType::ALLGATHER_COALESCED, "libcomm:all_gather", {}, outputs }, inputs, [&] {
             for (size_t i = 0; i < inputs.size(); i++) {
                 Lists list(1);
                 Tensors one = { inputs[i] };
                 for (Tensors &of_rank : outputs)
-                    list[0].push_back(of_rank.at(i));
+                    list[0].push_back(of_rank[i]);
                 allgather(list, one, given);
             }
         });
@@ -984,6 +1126,7 @@ public:
     {
         Job job { c10d::OpType::_ALLGATHER_BASE, "libcomm:_all_gather_base", { output } };
         Call call(given);
+        checks_of("all_gather_into_tensor").whole("output", output, "input", input);
         Tensor piece = flat(input, job, false), target = flat(output, job, true);
         return submit(std::move(job), call, { input }, [&](comm_group *group, comm_work **work) {
             return comm_all_gather(group, piece.data_ptr(), target.data_ptr(), piece.numel(), dtype_of(piece),
@@ -993,9 +1136,10 @@ public:
 
     WorkPointer allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs, const c10d::AllgatherOptions &given)
     {
+        checks_of("all_gather_into_tensor").as_many("output", outputs, "input", inputs);
         return together(given, { c10d::OpType::COALESCED, "libcomm:all_gather", outputs }, inputs, [&] {
             for (size_t i = 0; i < inputs.size(); i++)
-                _allgather_base(outputs.at(i), inputs[i], given);
+                _allgather_base(outputs[i], inputs[i], given);
         });
     }
 
@@ -1003,8 +1147,14 @@ public:
     {
         Job job { c10d::OpType::GATHER, "libcomm:gather", {}, outputs };
         Call call(given);
+        Tensors targets;
+        if (given.rootRank == rank_) {
+            Checks checks = checks_of("gather");
+            targets = checks.only_list("output", outputs);
+            checks.list("output", targets, "input", only(inputs));
+        }
         Tensor piece = flat(only(inputs), job, false);
-        List list(outputs.empty() ? Tensors() : outputs[0], job, true);
+        List list(targets, job, true);
         return submit(std::move(job), call, inputs, [&](comm_group *group, comm_work **work) {
             return comm_gather_list(group, piece.data_ptr(), piece.numel(),
                                     list.addresses.empty() ? nullptr : list.addresses.data(), list.counts.data(),
@@ -1017,8 +1167,13 @@ public:
         Job job { c10d::OpType::GATHER, "libcomm:gather", { output } };
         Call call(given);
         Tensor piece = flat(input, job, false), target;
-        if (given.rootRank == rank_)
+        if (given.rootRank == rank_) {
+            Checks checks = checks_of("gather_single");
+            if (!output.defined())
+                checks.refuse("the root needs an output");
+            checks.whole("output", output, "input", input);
             target = flat(output, job, true);
+        }
         return submit(std::move(job), call, { input }, [&](comm_group *group, comm_work **work) {
             return comm_gather(group, piece.data_ptr(), target.defined() ? target.data_ptr() : nullptr, piece.numel(),
                                dtype_of(piece), static_cast<int32_t>(given.rootRank), &call.options, work);
@@ -1034,8 +1189,14 @@ public:
     {
         Job job { c10d::OpType::SCATTER, "libcomm:scatter", outputs };
         Call call(given);
+        Tensors pieces;
+        if (given.rootRank == rank_) {
+            Checks checks = checks_of("scatter");
+            pieces = checks.only_list("input", inputs);
+            checks.list("input", pieces, "output", only(outputs));
+        }
         Tensor target = flat(only(outputs), job, true);
-        List list(inputs.empty() ? Tensors() : inputs[0], job, false);
+        List list(pieces, job, false);
         return submit(std::move(job), call, outputs, [&](comm_group *group, comm_work **work) {
             return comm_scatter_list(group, list.addresses.empty() ? nullptr : list.addresses.data(),
                                      list.counts.data(), target.data_ptr(), target.numel(), dtype_of(target),
@@ -1047,8 +1208,11 @@ public:
     {
         Job job { c10d::OpType::REDUCE_SCATTER, "libcomm:reduce_scatter", outputs };
         Call call(given);
+        Checks checks = checks_of("reduce_scatter");
+        const Tensors &pieces = checks.only_list("input", inputs);
+        checks.list("input", pieces, "output", only(outputs));
         Tensor target = flat(only(outputs), job, true);
-        List list(inputs.at(0), job, false);
+        List list(pieces, job, false);
         comm_redop redop = redop_of(given.reduceOp, target, call, job);
         return submit(std::move(job), call, outputs, [&](comm_group *group, comm_work **work) {
             return comm_reduce_scatter_list(group, list.addresses.data(), target.data_ptr(), list.counts.data(),
@@ -1060,6 +1224,7 @@ public:
     {
         Job job { c10d::OpType::_REDUCE_SCATTER_BASE, "libcomm:_reduce_scatter_base", { output } };
         Call call(given);
+        checks_of("reduce_scatter_tensor").whole("input", input, "output", output);
         Tensor target = flat(output, job, true), piece = flat(input, job, false);
         comm_redop redop = redop_of(given.reduceOp, target, call, job);
         return submit(std::move(job), call, { input }, [&](comm_group *group, comm_work **work) {
@@ -1071,9 +1236,10 @@ public:
     WorkPointer reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                 const c10d::ReduceScatterOptions &given)
     {
+        checks_of("reduce_scatter_tensor").as_many("output", outputs, "input", inputs);
         return together(given, { c10d::OpType::COALESCED, "libcomm:reduce_scatter", outputs }, inputs, [&] {
             for (size_t i = 0; i < inputs.size(); i++)
-                _reduce_scatter_base(outputs.at(i), inputs[i], given);
+                _reduce_scatter_base(outputs[i], inputs[i], given);
         });
     }
 
@@ -1081,8 +1247,12 @@ public:
     {
         Job job { c10d::OpType::ALLTOALL, "libcomm:all_to_all", outputs };
         Call call(given);
+        Checks checks = checks_of("all_to_all");
+        checks.length("input", inputs);
+        checks.list("output", outputs, "input for this rank", inputs[rank_]);
+        checks.list("input", inputs, "output for this rank", outputs[rank_]);
         List sent(inputs, job, false), received(outputs, job, true);
-        comm_dtype dtype = dtype_of(inputs.at(0));
+        comm_dtype dtype = dtype_of(inputs[0]);
         return submit(std::move(job), call, inputs, [&](comm_group *group, comm_work **work) {
             return comm_all_to_all_list(group, sent.addresses.data(), sent.counts.data(), received.addresses.data(),
                                         received.counts.data(), dtype, &call.options, work);
@@ -1094,8 +1264,14 @@ public:
     {
         Job job { c10d::OpType::ALLTOALL_BASE, "libcomm:all_to_all", { output } };
         Call call(given);
+        Checks checks = checks_of("all_to_all_single");
+        checks.type("output", output, "input", input);
+        std::vector<size_t> sent = checks.splits("input", input, input_splits);
+        std::vector<size_t> received = checks.splits("output", output, output_splits);
+        if (sent[rank_] != received[rank_])
+            checks.refuse("the input has " + number_of(sent[rank_], "element") + " for rank " + std::to_string(rank_) +
+                          ", this one, and the output " + std::to_string(received[rank_]) + "; they must be equal");
         Tensor target = flat(output, job, true), piece = flat(input, job, false);
-        std::vector<size_t> sent = split_counts(piece, input_splits), received = split_counts(target, output_splits);
         return submit(std::move(job), call, { input }, [&](comm_group *group, comm_work **work) {
             return comm_all_to_all_v(group, piece.data_ptr(), sent.data(), nullptr, target.data_ptr(), received.data(),
                                      nullptr, dtype_of(piece), &call.options, work);
@@ -1206,6 +1382,11 @@ public:
     }
 
 private:
+    Checks checks_of(const char *call) const
+    {
+        return { call, rank_, size_ };
+    }
+
     comm_group *open() const
     {
         if (!first_.group)
@@ -1330,28 +1511,6 @@ private:
             return comm_all_gather_list(group, input.data_ptr(), list.addresses.data(), list.counts.data(),
                                         dtype_of(input), nullptr, nullptr);
         });
-    }
-
-    /* Rows per rank as elements per rank. */
-    std::vector<size_t> split_counts(const Tensor &tensor, const std::vector<int64_t> &splits) const
-    {
-        int64_t rows = tensor.dim() ? tensor.size(0) : 0, sum = 0;
-        std::vector<int64_t> used = splits;
-        if (used.empty()) {
-            if (rows % size_)
-                throw std::runtime_error("libcomm: " + std::to_string(rows) + " rows cannot be divided by " +
-                                         std::to_string(size_) + " ranks");
-            used.assign(size_, rows / size_);
-        }
-        std::vector<size_t> counts;
-        for (int64_t split : used) {
-            counts.push_back(static_cast<size_t>(rows ? split * (tensor.numel() / rows) : 0));
-            sum += split;
-        }
-        if (sum != rows || used.size() != static_cast<size_t>(size_))
-            throw std::runtime_error("libcomm: " + std::to_string(used.size()) + " splits of " + std::to_string(sum) +
-                                     " rows do not fit a tensor of " + std::to_string(rows));
-        return counts;
     }
 
     Channel first_;

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from . import futures
+from .checks import Checks, number_of, sparse_form, sparse_words
 from .library import (ANY_SOURCE, ERR_TIMEOUT, OK, PREMUL_SUM, SUM, GroupOptions, InitOptions, OpOptions, c_int,
                       c_size, check, failure, library, pointer)
 from .store import Store
@@ -207,6 +208,9 @@ class Group(dist.ProcessGroup):
 
     # ---- Calling ----
 
+    def _checks(self, call):
+        return Checks(call, self.my_rank, self.my_size)
+
     def _open(self):
         return self._channel().handle
 
@@ -289,11 +293,15 @@ class Group(dist.ProcessGroup):
         """The union of all ranks' indices. It waits: how much comes is known only when the others have said it."""
         if int(getattr(opts.reduceOp, "op", opts.reduceOp)) != SUM:
             raise RuntimeError("libcomm: sparse tensors can only be summed")
-        own = tensor.coalesce()
-        mine = torch.tensor([own._nnz()])
-        numbers = [torch.zeros(1, dtype=torch.int64) for _ in range(self.my_size)]
-        self.allgather([numbers], [mine]).wait()
-        shapes = [int(number) for number in numbers]
+        own, checks = tensor.coalesce(), self._checks("all_reduce")
+        mine = sparse_form(checks, own, dtype_of(own))
+        forms = [torch.zeros_like(mine) for _ in range(self.my_size)]
+        self.allgather([forms], [mine]).wait()
+        for rank, form in enumerate(forms):
+            if not torch.equal(form[1:], mine[1:]):
+                checks.refuse(f"the sparse tensor of rank {rank} has {sparse_words(form, DTYPES)}, that of this rank "
+                              f"{sparse_words(mine, DTYPES)}; they must be equal")
+        shapes = [int(form[0]) for form in forms]
         indices = [torch.empty((own.sparse_dim(), shape), dtype=torch.int64) for shape in shapes]
         values = [torch.empty((shape, *own.values().shape[1:]), dtype=tensor.dtype) for shape in shapes]
         self.allgather([indices], [own.indices()]).wait()
@@ -314,14 +322,17 @@ class Group(dist.ProcessGroup):
                             wait=self._waits(opts))
 
     def allgather(self, output_tensors, input_tensors, opts=None):
-        outputs = output_tensors[0] if isinstance(output_tensors[0], (list, tuple)) else output_tensors
-        piece, _ = flat(only(input_tensors))
+        checks, tensor = self._checks("all_gather"), only(input_tensors)
+        outputs = checks.only_list("output", output_tensors)
+        checks.list("output", outputs, "input", tensor)
+        piece, _ = flat(tensor)
         pieces, copy = flat_list(outputs)
         return self._submit("comm_all_gather_list", [outputs], (piece, pieces), copy, piece.data_ptr(),
                             addresses(pieces), counts(pieces), dtype_of(piece), options=self._options(opts),
                             wait=self._waits(opts))
 
     def all_gather_single(self, output, input, opts=None):
+        self._checks("all_gather_into_tensor").whole("output", output, "input", input)
         piece, _ = flat(input)
         target, copy = flat(output)
         return self._submit("comm_all_gather", [output], (piece, target), copy, piece.data_ptr(), target.data_ptr(),
@@ -330,16 +341,26 @@ class Group(dist.ProcessGroup):
     _allgather_base = all_gather_single
 
     def gather(self, output_tensors, input_tensors, opts):
-        piece, _ = flat(only(input_tensors))
-        outputs = output_tensors[0] if output_tensors else []
+        tensor, outputs = only(input_tensors), []
+        if opts.rootRank == self.my_rank:
+            checks = self._checks("gather")
+            outputs = checks.only_list("output", output_tensors)
+            checks.list("output", outputs, "input", tensor)
+        piece, _ = flat(tensor)
         pieces, copy = flat_list(outputs)
         return self._submit("comm_gather_list", [outputs], (piece, pieces), copy, piece.data_ptr(), piece.numel(),
                             addresses(pieces) if pieces else None, counts(pieces) if pieces else None,
                             dtype_of(piece), opts.rootRank, options=self._options(opts), wait=self._waits(opts))
 
     def gather_single(self, output, input, opts):
+        target, copy = None, None
+        if opts.rootRank == self.my_rank:
+            checks = self._checks("gather_single")
+            if output is None:
+                checks.refuse("the root needs an output")
+            checks.whole("output", output, "input", input)
+            target, copy = flat(output)
         piece, _ = flat(input)
-        target, copy = flat(output) if opts.rootRank == self.my_rank else (None, None)
         return self._submit("comm_gather", [output], (piece, target), copy, piece.data_ptr(),
                             target.data_ptr() if target is not None else None, piece.numel(), dtype_of(piece),
                             opts.rootRank, options=self._options(opts), wait=self._waits(opts))
@@ -347,17 +368,22 @@ class Group(dist.ProcessGroup):
     gather_into_tensor = gather_single
 
     def scatter(self, output_tensors, input_tensors, opts):
-        output = only(output_tensors)
+        output, inputs = only(output_tensors), []
+        if opts.rootRank == self.my_rank:
+            checks = self._checks("scatter")
+            inputs = checks.only_list("input", input_tensors)
+            checks.list("input", inputs, "output", output)
         target, copy = flat(output)
-        pieces, _ = flat_list(input_tensors[0] if input_tensors else [])
+        pieces, _ = flat_list(inputs)
         return self._submit("comm_scatter_list", [output], (target, pieces), copy,
                             addresses(pieces) if pieces else None, counts(pieces) if pieces else None,
                             target.data_ptr(), target.numel(), dtype_of(target), opts.rootRank,
                             options=self._options(opts), wait=self._waits(opts))
 
     def reduce_scatter(self, output_tensors, input_tensors, opts):
-        output = only(output_tensors)
-        inputs = input_tensors[0] if isinstance(input_tensors[0], (list, tuple)) else input_tensors
+        checks, output = self._checks("reduce_scatter"), only(output_tensors)
+        inputs = checks.only_list("input", input_tensors)
+        checks.list("input", inputs, "output", output)
         target, copy = flat(output)
         pieces, _ = flat_list(inputs)
         options = self._options(opts)
@@ -367,6 +393,7 @@ class Group(dist.ProcessGroup):
                             wait=self._waits(opts))
 
     def reduce_scatter_single(self, output, input, opts):
+        self._checks("reduce_scatter_tensor").whole("input", input, "output", output)
         target, copy = flat(output)
         piece, _ = flat(input)
         options = self._options(opts)
@@ -378,27 +405,28 @@ class Group(dist.ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
 
     def alltoall(self, output_tensors, input_tensors, opts=None):
+        checks = self._checks("all_to_all")
+        checks.length("input", input_tensors)
+        checks.list("output", output_tensors, "input for this rank", input_tensors[self.my_rank])
+        checks.list("input", input_tensors, "output for this rank", output_tensors[self.my_rank])
         targets, copy = flat_list(output_tensors)
         pieces, _ = flat_list(input_tensors)
         return self._submit("comm_all_to_all_list", [output_tensors], (targets, pieces), copy, addresses(pieces),
                             counts(pieces), addresses(targets), counts(targets), dtype_of(pieces[0]),
                             options=self._options(opts), wait=self._waits(opts))
 
-    def _splits(self, tensor, splits):
-        """Rows per rank as elements per rank."""
-        if not splits:
-            if tensor.size(0) % self.my_size:
-                raise RuntimeError(f"libcomm: {tensor.size(0)} rows cannot be divided by {self.my_size} ranks")
-            splits = [tensor.size(0) // self.my_size] * self.my_size
-        if len(splits) != self.my_size or sum(splits) != tensor.size(0):
-            raise RuntimeError(f"libcomm: the splits {splits} do not fit {tensor.size(0)} rows")
-        row = tensor.numel() // tensor.size(0) if tensor.size(0) else 0
-        return (c_size * len(splits))(*[rows * row for rows in splits])
-
     def all_to_all_single(self, output, input, output_split_sizes, input_split_sizes, opts=None):
+        checks = self._checks("all_to_all_single")
+        checks.type("output", output, "input", input)
+        sends = checks.splits("input", input, input_split_sizes)
+        receives = checks.splits("output", output, output_split_sizes)
+        own_send, own_receive = sends[self.my_rank], receives[self.my_rank]
+        if own_send != own_receive:
+            checks.refuse(f"the input has {number_of(own_send, 'element')} for rank {self.my_rank}, this one, and the "
+                          f"output {own_receive}; they must be equal")
         target, copy = flat(output)
         piece, _ = flat(input)
-        sends, receives = self._splits(piece, input_split_sizes), self._splits(target, output_split_sizes)
+        sends, receives = (c_size * len(sends))(*sends), (c_size * len(receives))(*receives)
         return self._submit("comm_all_to_all_v", [output], (target, piece), copy, piece.data_ptr(), sends, None,
                             target.data_ptr(), receives, None, dtype_of(piece), options=self._options(opts),
                             wait=self._waits(opts))
@@ -473,8 +501,12 @@ class Group(dist.ProcessGroup):
         try:
             for call in calls:
                 call()
-        finally:
-            batch = self._end_coalescing()
+        except BaseException:
+            channel = self._channel()
+            library().comm_coalesce_cancel(channel.handle)
+            channel.batch = None
+            raise
+        batch = self._end_coalescing()
         batch.outputs = outputs
         if self._waits(opts):
             batch.wait()
@@ -486,17 +518,23 @@ class Group(dist.ProcessGroup):
 
     def allgather_coalesced(self, output_lists, input_list, opts=None):
         """output_lists: by rank, then by tensor."""
+        checks = self._checks("all_gather_coalesced")
+        checks.length("output", output_lists)
+        for of_rank in output_lists:
+            checks.as_many("output", of_rank, "input", input_list)
         by_tensor = list(zip(*output_lists))
         return self._together([lambda outputs=outputs, tensor=tensor: self.allgather([list(outputs)], [tensor], opts)
                                for outputs, tensor in zip(by_tensor, input_list)], output_lists, opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
+        self._checks("all_gather_into_tensor").as_many("output", outputs, "input", inputs)
         return self._together([lambda output=output, tensor=tensor: self.all_gather_single(output, tensor, opts)
                                for output, tensor in zip(outputs, inputs)], list(outputs), opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+        self._checks("reduce_scatter_tensor").as_many("output", outputs, "input", inputs)
         return self._together([lambda output=output, tensor=tensor: self.reduce_scatter_single(output, tensor, opts)
                                for output, tensor in zip(outputs, inputs)], list(outputs), opts)
 

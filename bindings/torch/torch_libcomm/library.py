@@ -89,6 +89,7 @@ def signatures():
         "comm_recv": (c_int, pointer, pointer, c_size, c_int, c_int, *tail),
         "comm_coalesce_begin": (c_int, pointer),
         "comm_coalesce_end": (c_int, pointer, pointer, ctypes.POINTER(pointer)),
+        "comm_coalesce_cancel": (c_int, pointer),
         "comm_work_wait": (c_int, pointer, c_long),
         "comm_work_test": (c_int, pointer, ctypes.POINTER(c_int)),
         "comm_work_status": (c_int, pointer),
