@@ -54,6 +54,17 @@ void check(comm_status status, int64_t timeout_ms = 0)
         throw failure(status, comm_last_error(), timeout_ms);
 }
 
+/* libcomm's text about the last part of a wait as one about the whole wait. */
+std::string of_whole_wait(std::string text, int64_t waited_ms)
+{
+    const std::string before = "timed out after ";
+    size_t found = text.rfind(before);
+    if (found == std::string::npos)
+        return text;
+    size_t number = found + before.size();
+    return text.replace(number, std::min(text.find(' ', number), text.size()) - number, std::to_string(waited_ms));
+}
+
 /* PyTorch's unset limit is negative; 0 is as short as can be. libcomm's 0 is the group's. */
 int64_t limit_of(milliseconds timeout)
 {
@@ -434,7 +445,7 @@ private:
                 throw error();
             waited += part;
             if (status != COMM_ERR_TIMEOUT || (timeout_ms > 0 && waited >= timeout_ms))
-                check(status, timeout_ms);
+                throw failure(status, of_whole_wait(comm_last_error(), waited), timeout_ms);
             check_signals();
         }
     }

@@ -3,6 +3,7 @@ import concurrent.futures
 import ctypes
 import datetime
 import itertools
+import re
 import threading
 
 import torch
@@ -79,7 +80,10 @@ class Work(TorchWork):
                 raise self._error()
             waited += part
             if status != ERR_TIMEOUT or 0 < limit <= waited:
-                raise failure(status, self.library.comm_last_error(), limit)
+                text = self.library.comm_last_error().decode(errors="replace")
+                # It is about the last part of the wait.
+                text = re.sub(r"(.*timed out after )\d+", rf"\g<1>{waited}", text, count=1)
+                raise failure(status, text, limit)
 
     def synchronize(self):
         self.wait()
