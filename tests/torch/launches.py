@@ -171,12 +171,12 @@ def interrupted(call):
 GROUPS = 10  # an interrupt ends the group
 
 
-def waits_and_is_interrupted(rank, url, first_ended, second_ended):
+def waits_and_is_interrupted(rank, url, first_ended, second_ended, number=GROUPS):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     begin(init_method=url, rank=rank, world_size=SIZE)
     add_up()
     tensor = torch.ones(1)
-    groups = [dist.new_group() for _ in range(GROUPS)]
+    groups = [dist.new_group() for _ in range(number)]
     if rank == 1:
         first_ended.wait()
         dist.all_reduce(tensor)
@@ -199,6 +199,30 @@ def an_interrupt_ends_waits():
     events = [multiprocessing.get_context("fork").Event() for _ in range(2)]
     ended = codes(start(waits_and_is_interrupted, f"file://{tempfile.mktemp()}", *events))
     check(ended == [0] * SIZE, f"exit statuses {ended}")
+
+
+def completes_a_future(rank, url):
+    begin(init_method=url, rank=rank, world_size=SIZE)
+    future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
+    check(float(future.then(lambda done: done.value()[0].sum()).wait()) == 3 * SIZE, "the sum")
+    dist.destroy_process_group()
+
+
+def forks_ranks(_rank):
+    """When it has been a rank itself."""
+    begin(store=dist.HashStore(), rank=0, world_size=1)
+    for _ in range(3):
+        dist.all_reduce(torch.ones(3), async_op=True).get_future().then(lambda done: None).wait()
+    dist.destroy_process_group()
+    check(codes(start(completes_a_future, f"file://{tempfile.mktemp()}"), 15) == [0] * SIZE, "futures")
+    events = [multiprocessing.get_context("fork").Event() for _ in range(2)]
+    ranks = start(waits_and_is_interrupted, f"file://{tempfile.mktemp()}", *events, 2)
+    check(codes(ranks, 15) == [0] * SIZE, "interrupts")
+
+
+def processes_forked_from_a_rank_have_threads_of_their_own():
+    """Those that complete futures, and the one that listens for Ctrl-C."""
+    check(codes(start(forks_ranks)) == [0] * SIZE, "forked ranks")
 
 
 LATE_WAITS = """

@@ -14,6 +14,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -142,20 +143,23 @@ private:
     size_t idle_ = 0;
 };
 
+Pool *current_pool = new Pool; /* its threads may outlive main */
+
 Pool &pool()
 {
-    static Pool *one = new Pool; /* its threads may outlive main */
-    return *one;
+    return *current_pool;
 }
 
 /* ---- Signals ---- */
 
 constexpr int64_t SIGNAL_CHECK_MS = 100; /* how long a thread that waits may leave them alone */
 
+thread_local bool has_been_forked = false; /* then this thread is the main one of its process */
+
 bool on_main_thread()
 {
     thread_local const bool main_thread = syscall(SYS_gettid) == getpid();
-    return main_thread;
+    return main_thread || has_been_forked;
 }
 
 /* Python runs the handlers of signals on its main thread, when that one asks. What they raise is thrown. */
@@ -188,11 +192,11 @@ public:
 
     static void listen()
     {
-        static std::once_flag begun;
-        std::call_once(begun, [] {
+        if (!listening_) { /* under Python's lock */
             sem_init(&signalled_, 0, 0);
             std::thread(serve).detach();
-        });
+            listening_ = true;
+        }
         struct sigaction current;
         sigaction(SIGINT, nullptr, &current);
         if (current.sa_sigaction == handle || current.sa_handler == SIG_DFL || current.sa_handler == SIG_IGN)
@@ -201,6 +205,14 @@ public:
         current.sa_sigaction = handle;
         current.sa_flags |= SA_SIGINFO;
         sigaction(SIGINT, &current, nullptr);
+    }
+
+    /* The child of a fork has no thread that serves, and no call that waits. */
+    static void begin_again()
+    {
+        listening_ = false;
+        call_.store(0);
+        new (&ending_) std::mutex;
     }
 
 private:
@@ -254,11 +266,23 @@ private:
 
     static inline std::atomic<uint64_t> call_ { 0 }, signalled_call_ { 0 }; /* numbers of calls; 0: none */
     static inline std::atomic<uint64_t> signals_ { 0 };                     /* that have come */
+    static inline bool listening_ = false;
     static inline comm_group *awaited_;                                     /* by the call */
     static inline std::mutex ending_;
     static inline sem_t signalled_;
     static inline struct sigaction python_;
 };
+
+/* ---- Forks ---- */
+
+/* The child of a fork has none of the parent's threads. The pool counts those that wait for tasks, and one of them may
+ * have locked it. */
+void begin_again_in_child()
+{
+    has_been_forked = true;
+    current_pool = new Pool;
+    Interrupts::begin_again();
+}
 
 /* ---- Works ---- */
 
@@ -1626,6 +1650,7 @@ PYBIND11_MODULE(torch_libcomm_native, module)
         .def_property_readonly("group", &CommWork::group)
         .def_property_readonly("collective", &CommWork::collective);
     module.def("set_thread_level", [](size_t level) { thread_level = level; });
+    pthread_atfork(nullptr, nullptr, begin_again_in_child);
     pass_lazy_for_all<c10::DispatchKey::Negative>();
     pass_lazy_for_all<c10::DispatchKey::Conjugate>();
     module.def("listen_to_interrupts", &Interrupts::listen);

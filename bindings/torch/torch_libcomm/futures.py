@@ -10,6 +10,7 @@ Only then() and add_done_callback() of Python are served so: C++ chains to a fut
 collectives there.
 """
 import collections
+import os
 import threading
 
 import torch
@@ -20,6 +21,16 @@ tell_native = None
 current = threading.local()
 lock = threading.Lock()
 chains = {}  # (group, level) -> what is still to be run; one thread runs each
+
+
+def begin_again():
+    """The child of a fork has none of the threads that run chains."""
+    global lock
+    lock = threading.Lock()
+    chains.clear()
+
+
+os.register_at_fork(after_in_child=begin_again)
 
 
 def level():

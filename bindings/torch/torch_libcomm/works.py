@@ -3,6 +3,7 @@ import concurrent.futures
 import ctypes
 import datetime
 import itertools
+import os
 import re
 import threading
 
@@ -19,8 +20,14 @@ except ImportError:
 
 # Futures are completed by threads of their own, never by libcomm's, which move the data. What Python chains to them
 # runs elsewhere (futures.py); what C++ chains, here.
-pool = concurrent.futures.ThreadPoolExecutor(max_workers=256, thread_name_prefix="libcomm future")
+def make_pool():
+    """Also in the child of a fork, which has none of the parent's threads."""
+    global pool
+    pool = concurrent.futures.ThreadPoolExecutor(max_workers=256, thread_name_prefix="libcomm future")
 
+
+make_pool()
+os.register_at_fork(after_in_child=make_pool)
 
 SIGNAL_CHECK_MS = 100  # how long a thread that waits may leave signals alone
 
