@@ -1,4 +1,5 @@
 """How programs begin, end and break off: launches.py [CLAIM...]. It starts its ranks itself."""
+import atexit
 import ctypes
 import datetime
 import inspect
@@ -145,6 +146,30 @@ def an_exception_in_one_rank_is_told_to_the_others():
     check(ended == [7, 1], f"exit statuses {ended}")
     text = texts.get()
     check("rank 1" in text, f"the text is: {text}")
+
+
+def one_ends_by_an_exception(rank, url, texts):
+    """As the interpreter ends by one: a process of multiprocessing does not."""
+    begin(init_method=url, rank=rank, world_size=SIZE)
+    add_up()
+    if rank == 1:
+        sys.last_value = ValueError("my bug")
+        atexit._run_exitfuncs()
+        os._exit(1)
+    try:
+        for _ in range(1000000):
+            add_up()
+    except RuntimeError as error:
+        texts.put(str(error))
+        sys.exit(7)
+
+
+def the_exception_that_ends_a_rank_is_told_to_the_others():
+    texts = multiprocessing.get_context("fork").SimpleQueue()
+    ended = codes(start(one_ends_by_an_exception, f"file://{tempfile.mktemp()}", texts))
+    check(ended == [7, 1], f"exit statuses {ended}")
+    text = texts.get()
+    check("ended by ValueError: my bug" in text, f"the text is: {text}")
 
 
 def interrupted(call):

@@ -991,10 +991,15 @@ public:
 
     void abort()
     {
-        comm_group_abort(open(), "Backend.abort");
+        abort_for("Backend.abort");
+    }
+
+    void abort_for(const char *reason)
+    {
+        comm_group_abort(open(), reason);
         std::lock_guard<std::mutex> lock(chained_mutex_);
         for (auto &channel : chained_)
-            comm_group_abort(channel.group, "Backend.abort");
+            comm_group_abort(channel.group, reason);
     }
 
     void shutdown()
@@ -1627,8 +1632,14 @@ template <c10::DispatchKey key> void pass_lazy_for_all()
                          torch::CppFunction::makeFromBoxedFunction<&pass_lazy<key>>());
 }
 
-void close_all()
+/* The others are told of the reason, if there is one. */
+void close_all(const std::string &reason)
 {
+    if (!reason.empty()) {
+        std::lock_guard<std::mutex> lock(backends_mutex);
+        for (CommBackend *one : backends)
+            one->abort_for(reason.c_str());
+    }
     for (;;) {
         CommBackend *one;
         {

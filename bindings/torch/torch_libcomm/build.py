@@ -17,7 +17,7 @@ import zlib
 
 import torch
 
-from . import futures, library_path
+from . import futures, library_path, world
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE / "backend.cc"
@@ -48,7 +48,7 @@ def load():
     spec.loader.exec_module(module)
     module.Work.get_future = futures.of_native
     futures.tell_native = module.set_thread_level
-    atexit.register(module.close_all)
+    atexit.register(lambda: module.close_all(world.ended_by()))
     return module
 
 

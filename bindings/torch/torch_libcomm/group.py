@@ -1,6 +1,8 @@
 """A process group in Python: ctypes, and nothing but the public C ABI."""
+import atexit
 import collections
 import ctypes
+import functools
 import re
 import threading
 import weakref
@@ -14,7 +16,7 @@ from .library import (ANY_SOURCE, ERR_TIMEOUT, OK, PREMUL_SUM, SUM, GroupOptions
                       c_size, check, failure, library, pointer)
 from .store import Store
 from .works import Work
-from .world import arguments, milliseconds, name_of
+from .world import arguments, ended_by, milliseconds, name_of
 
 VERSION = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 
@@ -79,6 +81,23 @@ class Channel:
         self.handle, self.batch = handle, None
 
 
+open_groups = weakref.WeakSet()
+
+
+@functools.lru_cache(maxsize=None)
+def abort_at_end():
+    """Called when weakref has a function of its own to be called at the end of the interpreter: that one closes the
+    groups, and comes after this one."""
+    atexit.register(abort_all)
+
+
+def abort_all():
+    reason = ended_by()
+    for group in list(open_groups) if reason else []:
+        for channel in group.channels:
+            library().comm_group_abort(channel.handle, reason.encode())
+
+
 class Group(dist.ProcessGroup):
     # Before PyTorch 2.8 its C++ code may hold a Work without holding its Python half; then the half must be kept here.
     WORKS_KEPT = 256 if VERSION < (2, 8) else 0
@@ -109,6 +128,8 @@ class Group(dist.ProcessGroup):
         self.works = collections.deque(maxlen=self.WORKS_KEPT)
         # Also before the interpreter ends: no thread of libcomm may call Python after that.
         self._close = weakref.finalize(self, Group._close_all, self.channels, store)
+        open_groups.add(self)
+        abort_at_end()
 
     @staticmethod
     def _close_all(channels, store):

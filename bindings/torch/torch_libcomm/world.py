@@ -1,6 +1,7 @@
 """What both layers ask of PyTorch's options."""
 import datetime
 import os
+import sys
 import zlib
 
 import torch.distributed as dist
@@ -32,3 +33,13 @@ def arguments(options):
         store = dist.PrefixStore(f"{zlib.crc32(','.join(map(str, ranks)).encode()):x}", store)
     return (store, options.group_rank, options.group_size, milliseconds(options.timeout), options.group_id,
             name_of(options.group_id), os.environ.get("COMM_BACKEND") or "cpu:auto")
+
+
+def ended_by():
+    """What ends the interpreter, if that is an exception that nothing has caught; else "". The other ranks shall read
+    that, and not that this one has closed its groups."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is None or hasattr(sys, "ps1"):  # at a prompt the last one may be long ago
+        return ""
+    text = "".join(letter if letter.isprintable() else " " for letter in f"{type(error).__name__}: {error}")
+    return f"ended by {text[:200]}"
