@@ -108,6 +108,28 @@ def views_of_larger_tensors():
     same(whole, torch.tensor([0.0] * 3 + [float(sum(range(1, size() + 1)))] * 4 + [0.0] * 3))
 
 
+def expanded_tensors():
+    """Several elements are one in memory."""
+    parts = [data(r, 3).reshape(1, 3, 1) for r in range(size())]
+    for function, want in ((dist.all_reduce, total(3).reshape(1, 3, 1)),
+                           (lambda tensor: dist.broadcast(tensor, 1), parts[1])):
+        tensor = data(rank(), 3).reshape(1, 3, 1).expand(4, 3, 2)
+        function(tensor)
+        same(tensor + 0, want.expand(4, 3, 2))
+    reduced = data(rank(), 1).expand(5)
+    dist.reduce(reduced, 0)
+    if rank() == 0:
+        same(reduced + 0, total(1).expand(5))
+    outputs = [torch.zeros(3) for _ in range(size())]
+    dist.all_gather(outputs, data(rank(), 1).expand(3))
+    for r in range(size()):
+        same(outputs[r], data(r, 1).expand(3) + 0, r)
+    if rank() == 0:  # the others have called nothing
+        fails_with("expanded", dist.recv, torch.zeros(1).expand(3), 1)
+        fails_with("expanded", dist.all_gather, [torch.zeros(1).expand(3) for _ in range(size())], torch.ones(3))
+    dist.barrier()
+
+
 def negated_views():
     """PyTorch negates them when they are read. (It refuses complex tensors that are still to be conjugated.)"""
     negated = torch.complex(data(rank(), 6), data(rank(), 6) + 1).conj().imag

@@ -692,9 +692,33 @@ comm_dtype dtype_of(const Tensor &tensor)
     }
 }
 
+enum class Use { READ, WRITTEN, IN_PLACE };
+
+bool is_expanded(const Tensor &tensor, int64_t dimension)
+{
+    return tensor.stride(dimension) == 0 && tensor.size(dimension) > 1;
+}
+
+/* Have the piece copied to the tensor. One that is expanded has several elements in one place of memory. They have been
+ * equal, and are after an operation in place: one of them is copied. What else is written there need not be equal. */
+void copy_back(const Tensor &tensor, const Tensor &piece, Job &job, Use use)
+{
+    Tensor target = tensor, source = piece;
+    for (int64_t i = 0; i < tensor.dim(); i++) {
+        if (!is_expanded(tensor, i))
+            continue;
+        if (use != Use::IN_PLACE)
+            throw std::runtime_error("libcomm: an output is an expanded tensor: it has several elements in one place "
+                                     "of memory, and each is to be written. Give clone() of it");
+        target = target.narrow(i, 0, 1);
+        source = source.narrow(i, 0, 1);
+    }
+    job.copies.emplace_back(target, source);
+}
+
 /* The tensor in one piece. The memory of one that is lazily negated or conjugated has other values than those that are
  * read. */
-Tensor flat(const Tensor &tensor, Job &job, bool written)
+Tensor flat(const Tensor &tensor, Job &job, Use use)
 {
     if (!tensor.device().is_cpu())
         throw std::runtime_error("libcomm: a tensor on " + tensor.device().str() +
@@ -707,8 +731,8 @@ Tensor flat(const Tensor &tensor, Job &job, bool written)
     }
     Tensor piece = tensor.resolve_conj().resolve_neg().contiguous();
     job.keep.push_back(piece);
-    if (written)
-        job.copies.emplace_back(tensor, piece);
+    if (use != Use::READ)
+        copy_back(tensor, piece, job, use);
     return piece;
 }
 
@@ -853,10 +877,10 @@ struct List {
     std::vector<void *> addresses;
     std::vector<size_t> counts;
 
-    List(const Tensors &tensors, Job &job, bool written)
+    List(const Tensors &tensors, Job &job, Use use)
     {
         for (const Tensor &tensor : tensors) {
-            Tensor piece = flat(tensor, job, written);
+            Tensor piece = flat(tensor, job, use);
             addresses.push_back(piece.data_ptr());
             counts.push_back(static_cast<size_t>(piece.numel()));
         }
@@ -1052,7 +1076,7 @@ public:
     {
         Job job { c10d::OpType::BROADCAST, "libcomm:broadcast", tensors };
         Call call(given);
-        Tensor piece = flat(only(tensors), job, true);
+        Tensor piece = flat(only(tensors), job, Use::IN_PLACE);
         return submit(std::move(job), call, tensors, [&](comm_group *group, comm_work **work) {
             return comm_broadcast(group, piece.data_ptr(), piece.numel(), dtype_of(piece),
                                   static_cast<int32_t>(given.rootRank), &call.options, work);
@@ -1065,7 +1089,7 @@ public:
             return allreduce_sparse(tensors, given);
         Job job { c10d::OpType::ALLREDUCE, "libcomm:all_reduce", tensors };
         Call call(given);
-        Tensor piece = flat(tensors[0], job, true);
+        Tensor piece = flat(tensors[0], job, Use::IN_PLACE);
         comm_redop redop = redop_of(given.reduceOp, piece, call, job);
         return submit(std::move(job), call, tensors, [&](comm_group *group, comm_work **work) {
             return comm_all_reduce(group, piece.data_ptr(), piece.data_ptr(), piece.numel(), dtype_of(piece), redop,
@@ -1121,7 +1145,7 @@ public:
     {
         Job job { c10d::OpType::REDUCE, "libcomm:reduce", tensors };
         Call call(given);
-        Tensor piece = flat(only(tensors), job, given.rootRank == rank_);
+        Tensor piece = flat(only(tensors), job, given.rootRank == rank_ ? Use::IN_PLACE : Use::READ);
         comm_redop redop = redop_of(given.reduceOp, piece, call, job);
         return submit(std::move(job), call, tensors, [&](comm_group *group, comm_work **work) {
             return comm_reduce(group, piece.data_ptr(), piece.data_ptr(), piece.numel(), dtype_of(piece), redop,
@@ -1136,8 +1160,8 @@ public:
         Checks checks = checks_of("all_gather");
         const Tensors &targets = checks.only_list("output", outputs);
         checks.list("output", targets, "input", only(inputs));
-        Tensor piece = flat(only(inputs), job, false);
-        List list(targets, job, true);
+        Tensor piece = flat(only(inputs), job, Use::READ);
+        List list(targets, job, Use::WRITTEN);
         return submit(std::move(job), call, inputs, [&](comm_group *group, comm_work **work) {
             return comm_all_gather_list(group, piece.data_ptr(), list.addresses.data(), list.counts.data(),
                                         dtype_of(piece), &call.options, work);
@@ -1167,7 +1191,7 @@ public:
         Job job { c10d::OpType::_ALLGATHER_BASE, "libcomm:_all_gather_base", { output } };
         Call call(given);
         checks_of("all_gather_into_tensor").whole("output", output, "input", input);
-        Tensor piece = flat(input, job, false), target = flat(output, job, true);
+        Tensor piece = flat(input, job, Use::READ), target = flat(output, job, Use::WRITTEN);
         return submit(std::move(job), call, { input }, [&](comm_group *group, comm_work **work) {
             return comm_all_gather(group, piece.data_ptr(), target.data_ptr(), piece.numel(), dtype_of(piece),
                                    &call.options, work);
@@ -1193,8 +1217,8 @@ public:
             targets = checks.only_list("output", outputs);
             checks.list("output", targets, "input", only(inputs));
         }
-        Tensor piece = flat(only(inputs), job, false);
-        List list(targets, job, true);
+        Tensor piece = flat(only(inputs), job, Use::READ);
+        List list(targets, job, Use::WRITTEN);
         return submit(std::move(job), call, inputs, [&](comm_group *group, comm_work **work) {
             return comm_gather_list(group, piece.data_ptr(), piece.numel(),
                                     list.addresses.empty() ? nullptr : list.addresses.data(), list.counts.data(),
@@ -1206,13 +1230,13 @@ public:
     {
         Job job { c10d::OpType::GATHER, "libcomm:gather", { output } };
         Call call(given);
-        Tensor piece = flat(input, job, false), target;
+        Tensor piece = flat(input, job, Use::READ), target;
         if (given.rootRank == rank_) {
             Checks checks = checks_of("gather_single");
             if (!output.defined())
                 checks.refuse("the root needs an output");
             checks.whole("output", output, "input", input);
-            target = flat(output, job, true);
+            target = flat(output, job, Use::WRITTEN);
         }
         return submit(std::move(job), call, { input }, [&](comm_group *group, comm_work **work) {
             return comm_gather(group, piece.data_ptr(), target.defined() ? target.data_ptr() : nullptr, piece.numel(),
@@ -1235,8 +1259,8 @@ public:
             pieces = checks.only_list("input", inputs);
             checks.list("input", pieces, "output", only(outputs));
         }
-        Tensor target = flat(only(outputs), job, true);
-        List list(pieces, job, false);
+        Tensor target = flat(only(outputs), job, Use::WRITTEN);
+        List list(pieces, job, Use::READ);
         return submit(std::move(job), call, outputs, [&](comm_group *group, comm_work **work) {
             return comm_scatter_list(group, list.addresses.empty() ? nullptr : list.addresses.data(),
                                      list.counts.data(), target.data_ptr(), target.numel(), dtype_of(target),
@@ -1251,8 +1275,8 @@ public:
         Checks checks = checks_of("reduce_scatter");
         const Tensors &pieces = checks.only_list("input", inputs);
         checks.list("input", pieces, "output", only(outputs));
-        Tensor target = flat(only(outputs), job, true);
-        List list(pieces, job, false);
+        Tensor target = flat(only(outputs), job, Use::WRITTEN);
+        List list(pieces, job, Use::READ);
         comm_redop redop = redop_of(given.reduceOp, target, call, job);
         return submit(std::move(job), call, outputs, [&](comm_group *group, comm_work **work) {
             return comm_reduce_scatter_list(group, list.addresses.data(), target.data_ptr(), list.counts.data(),
@@ -1265,7 +1289,7 @@ public:
         Job job { c10d::OpType::_REDUCE_SCATTER_BASE, "libcomm:_reduce_scatter_base", { output } };
         Call call(given);
         checks_of("reduce_scatter_tensor").whole("input", input, "output", output);
-        Tensor target = flat(output, job, true), piece = flat(input, job, false);
+        Tensor target = flat(output, job, Use::WRITTEN), piece = flat(input, job, Use::READ);
         comm_redop redop = redop_of(given.reduceOp, target, call, job);
         return submit(std::move(job), call, { input }, [&](comm_group *group, comm_work **work) {
             return comm_reduce_scatter(group, piece.data_ptr(), target.data_ptr(), target.numel(), dtype_of(target),
@@ -1291,7 +1315,7 @@ public:
         checks.length("input", inputs);
         checks.list("output", outputs, "input for this rank", inputs[rank_]);
         checks.list("input", inputs, "output for this rank", outputs[rank_]);
-        List sent(inputs, job, false), received(outputs, job, true);
+        List sent(inputs, job, Use::READ), received(outputs, job, Use::WRITTEN);
         comm_dtype dtype = dtype_of(inputs[0]);
         return submit(std::move(job), call, inputs, [&](comm_group *group, comm_work **work) {
             return comm_all_to_all_list(group, sent.addresses.data(), sent.counts.data(), received.addresses.data(),
@@ -1311,7 +1335,7 @@ public:
         if (sent[rank_] != received[rank_])
             checks.refuse("the input has " + number_of(sent[rank_], "element") + " for rank " + std::to_string(rank_) +
                           ", this one, and the output " + std::to_string(received[rank_]) + "; they must be equal");
-        Tensor target = flat(output, job, true), piece = flat(input, job, false);
+        Tensor target = flat(output, job, Use::WRITTEN), piece = flat(input, job, Use::READ);
         return submit(std::move(job), call, { input }, [&](comm_group *group, comm_work **work) {
             return comm_all_to_all_v(group, piece.data_ptr(), sent.data(), nullptr, target.data_ptr(), received.data(),
                                      nullptr, dtype_of(piece), &call.options, work);
@@ -1387,7 +1411,7 @@ public:
         Job job { c10d::OpType::SEND, "libcomm:send" };
         Call call;
         call.options.tag = tag;
-        Tensor piece = flat(only(tensors), job, false);
+        Tensor piece = flat(only(tensors), job, Use::READ);
         return submit(std::move(job), call, tensors, [&](comm_group *group, comm_work **work) {
             return comm_send(group, piece.data_ptr(), piece.numel(), dtype_of(piece), peer, &call.options, work);
         });
@@ -1536,7 +1560,7 @@ private:
         Job job { type, title, tensors };
         Call call;
         call.options.tag = tag;
-        Tensor piece = flat(only(tensors), job, true);
+        Tensor piece = flat(only(tensors), job, Use::WRITTEN);
         return submit(std::move(job), call, tensors, [&](comm_group *group, comm_work **work) {
             return comm_recv(group, piece.data_ptr(), piece.numel(), dtype_of(piece), peer, &call.options, work);
         });
@@ -1545,7 +1569,7 @@ private:
     void gather_all(Tensors &outputs, const Tensor &input)
     {
         Job job {};
-        List list(outputs, job, true);
+        List list(outputs, job, Use::WRITTEN);
         comm_group *group = channel(true).group;
         wait_for(group, 0, [&] {
             return comm_all_gather_list(group, input.data_ptr(), list.addresses.data(), list.counts.data(),

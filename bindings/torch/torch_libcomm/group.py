@@ -38,7 +38,24 @@ def counts(tensors):
     return (c_size * len(tensors))(*[t.numel() for t in tensors])
 
 
-def flat(tensor):
+READ, WRITTEN, IN_PLACE = range(3)
+
+
+def copy_back(tensor, piece, use):
+    """A function that copies the piece to the tensor. One that is expanded has several elements in one place of memory.
+    They have been equal, and are after an operation in place: one of them is copied. What else is written there need
+    not be equal."""
+    target, source = tensor, piece
+    for i in range(tensor.dim()):
+        if tensor.stride(i) == 0 and tensor.size(i) > 1:
+            if use != IN_PLACE:
+                raise RuntimeError("libcomm: an output is an expanded tensor: it has several elements in one place of "
+                                   "memory, and each is to be written. Give clone() of it")
+            target, source = target.narrow(i, 0, 1), source.narrow(i, 0, 1)
+    return lambda: target.copy_(source)
+
+
+def flat(tensor, use=READ):
     """The tensor in one piece, and what to do with the piece when it has been written."""
     if not tensor.is_cpu:
         raise RuntimeError(f"libcomm: a tensor on {tensor.device}; this group serves the CPU only. A group for both, "
@@ -49,11 +66,11 @@ def flat(tensor):
     if tensor.is_contiguous() and not lazy:
         return tensor, None
     piece = (tensor.resolve_conj().resolve_neg() if lazy else tensor).contiguous()
-    return piece, lambda: tensor.copy_(piece)
+    return piece, copy_back(tensor, piece, use) if use != READ else None
 
 
-def flat_list(tensors):
-    pairs = [flat(tensor) for tensor in tensors]
+def flat_list(tensors, use=READ):
+    pairs = [flat(tensor, use) for tensor in tensors]
     copies = [copy for _, copy in pairs if copy]
     return [piece for piece, _ in pairs], (lambda: [copy() for copy in copies]) if copies else None
 
@@ -295,7 +312,7 @@ class Group(dist.ProcessGroup):
     def broadcast(self, tensors, opts=None):
         tensor = only(tensors)
         root = opts if isinstance(opts, int) else opts.rootRank if opts else 0
-        piece, copy = flat(tensor)
+        piece, copy = flat(tensor, IN_PLACE)
         return self._submit("comm_broadcast", [tensor], piece, copy, piece.data_ptr(), piece.numel(), dtype_of(piece),
                             root, options=self._options(opts), wait=self._waits(opts))
 
@@ -303,7 +320,7 @@ class Group(dist.ProcessGroup):
         tensor = only(tensors)
         if tensor.layout == torch.sparse_coo:
             return self._allreduce_sparse(tensor, opts)
-        piece, copy = flat(tensor)
+        piece, copy = flat(tensor, IN_PLACE)
         options = self._options(opts)
         redop, factor = self._redop(getattr(opts, "reduceOp", opts or dist.ReduceOp.SUM), piece.dtype, options)
         address = piece.data_ptr()
@@ -334,11 +351,10 @@ class Group(dist.ProcessGroup):
 
     def reduce(self, tensors, opts):
         tensor = only(tensors)
-        piece, copy = flat(tensor)
+        piece, copy = flat(tensor, IN_PLACE if opts.rootRank == self.my_rank else READ)
         options = self._options(opts)
         redop, factor = self._redop(opts.reduceOp, piece.dtype, options)
-        at_root = opts.rootRank == self.my_rank
-        return self._submit("comm_reduce", [tensor], (piece, factor), copy if at_root else None, piece.data_ptr(),
+        return self._submit("comm_reduce", [tensor], (piece, factor), copy, piece.data_ptr(),
                             piece.data_ptr(), piece.numel(), dtype_of(piece), redop, opts.rootRank, options=options,
                             wait=self._waits(opts))
 
@@ -347,7 +363,7 @@ class Group(dist.ProcessGroup):
         outputs = checks.only_list("output", output_tensors)
         checks.list("output", outputs, "input", tensor)
         piece, _ = flat(tensor)
-        pieces, copy = flat_list(outputs)
+        pieces, copy = flat_list(outputs, WRITTEN)
         return self._submit("comm_all_gather_list", [outputs], (piece, pieces), copy, piece.data_ptr(),
                             addresses(pieces), counts(pieces), dtype_of(piece), options=self._options(opts),
                             wait=self._waits(opts))
@@ -355,7 +371,7 @@ class Group(dist.ProcessGroup):
     def all_gather_single(self, output, input, opts=None):
         self._checks("all_gather_into_tensor").whole("output", output, "input", input)
         piece, _ = flat(input)
-        target, copy = flat(output)
+        target, copy = flat(output, WRITTEN)
         return self._submit("comm_all_gather", [output], (piece, target), copy, piece.data_ptr(), target.data_ptr(),
                             piece.numel(), dtype_of(piece), options=self._options(opts), wait=self._waits(opts))
 
@@ -368,7 +384,7 @@ class Group(dist.ProcessGroup):
             outputs = checks.only_list("output", output_tensors)
             checks.list("output", outputs, "input", tensor)
         piece, _ = flat(tensor)
-        pieces, copy = flat_list(outputs)
+        pieces, copy = flat_list(outputs, WRITTEN)
         return self._submit("comm_gather_list", [outputs], (piece, pieces), copy, piece.data_ptr(), piece.numel(),
                             addresses(pieces) if pieces else None, counts(pieces) if pieces else None,
                             dtype_of(piece), opts.rootRank, options=self._options(opts), wait=self._waits(opts))
@@ -380,7 +396,7 @@ class Group(dist.ProcessGroup):
             if output is None:
                 checks.refuse("the root needs an output")
             checks.whole("output", output, "input", input)
-            target, copy = flat(output)
+            target, copy = flat(output, WRITTEN)
         piece, _ = flat(input)
         return self._submit("comm_gather", [output], (piece, target), copy, piece.data_ptr(),
                             target.data_ptr() if target is not None else None, piece.numel(), dtype_of(piece),
@@ -394,7 +410,7 @@ class Group(dist.ProcessGroup):
             checks = self._checks("scatter")
             inputs = checks.only_list("input", input_tensors)
             checks.list("input", inputs, "output", output)
-        target, copy = flat(output)
+        target, copy = flat(output, WRITTEN)
         pieces, _ = flat_list(inputs)
         return self._submit("comm_scatter_list", [output], (target, pieces), copy,
                             addresses(pieces) if pieces else None, counts(pieces) if pieces else None,
@@ -405,7 +421,7 @@ class Group(dist.ProcessGroup):
         checks, output = self._checks("reduce_scatter"), only(output_tensors)
         inputs = checks.only_list("input", input_tensors)
         checks.list("input", inputs, "output", output)
-        target, copy = flat(output)
+        target, copy = flat(output, WRITTEN)
         pieces, _ = flat_list(inputs)
         options = self._options(opts)
         redop, factor = self._redop(getattr(opts, "reduceOp", opts), target.dtype, options)
@@ -415,7 +431,7 @@ class Group(dist.ProcessGroup):
 
     def reduce_scatter_single(self, output, input, opts):
         self._checks("reduce_scatter_tensor").whole("input", input, "output", output)
-        target, copy = flat(output)
+        target, copy = flat(output, WRITTEN)
         piece, _ = flat(input)
         options = self._options(opts)
         redop, factor = self._redop(opts.reduceOp, target.dtype, options)
@@ -430,7 +446,7 @@ class Group(dist.ProcessGroup):
         checks.length("input", input_tensors)
         checks.list("output", output_tensors, "input for this rank", input_tensors[self.my_rank])
         checks.list("input", input_tensors, "output for this rank", output_tensors[self.my_rank])
-        targets, copy = flat_list(output_tensors)
+        targets, copy = flat_list(output_tensors, WRITTEN)
         pieces, _ = flat_list(input_tensors)
         return self._submit("comm_all_to_all_list", [output_tensors], (targets, pieces), copy, addresses(pieces),
                             counts(pieces), addresses(targets), counts(targets), dtype_of(pieces[0]),
@@ -445,7 +461,7 @@ class Group(dist.ProcessGroup):
         if own_send != own_receive:
             checks.refuse(f"the input has {number_of(own_send, 'element')} for rank {self.my_rank}, this one, and the "
                           f"output {own_receive}; they must be equal")
-        target, copy = flat(output)
+        target, copy = flat(output, WRITTEN)
         piece, _ = flat(input)
         sends, receives = (c_size * len(sends))(*sends), (c_size * len(receives))(*receives)
         return self._submit("comm_all_to_all_v", [output], (target, piece), copy, piece.data_ptr(), sends, None,
@@ -485,7 +501,7 @@ class Group(dist.ProcessGroup):
 
     def recv(self, tensors, peer, tag=0):
         tensor = only(tensors)
-        piece, copy = flat(tensor)
+        piece, copy = flat(tensor, WRITTEN)
         return self._submit("comm_recv", [tensor], piece, copy, piece.data_ptr(), piece.numel(), dtype_of(piece),
                             peer, options=self._options(tag=tag))
 
