@@ -148,6 +148,27 @@ def an_exception_in_one_rank_is_told_to_the_others():
     check("rank 1" in text, f"the text is: {text}")
 
 
+def one_dies_in_training(rank, url, texts):
+    begin(init_method=url, rank=rank, world_size=SIZE)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+    try:
+        for i in range(1000000):
+            if i == 3 and rank == 1:
+                os._exit(1)
+            model(torch.ones(2, 3)).sum().backward()
+    except RuntimeError as error:
+        texts.put(str(error))
+        sys.exit(7)
+
+
+def a_death_is_an_exception_of_the_backward_pass():
+    texts = multiprocessing.get_context("fork").SimpleQueue()
+    ended = codes(start(one_dies_in_training, f"file://{tempfile.mktemp()}", texts))
+    check(ended == [7, 1], f"exit statuses {ended}")
+    text = texts.get()
+    check("rank 1" in text, f"the text is: {text}")
+
+
 def one_ends_by_an_exception(rank, url, texts):
     """As the interpreter ends by one: a process of multiprocessing does not."""
     begin(init_method=url, rank=rank, world_size=SIZE)

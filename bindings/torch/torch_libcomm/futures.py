@@ -63,6 +63,20 @@ def run(group, outer_level):
         call()
 
 
+class Failed:
+    """The value of a future that has failed. PyTorch's own set_exception() makes the exception the value, and C++ takes
+    it for a result: it looks for tensors in it, by pickling, and DDP takes the first one of none."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def throw(self):
+        raise self.error
+
+    def __reduce_ex__(self, _protocol):
+        self.throw()
+
+
 class Future(torch.futures.Future):
     """Of an operation of `group`, whichever object that is, or of a callback."""
 
@@ -95,6 +109,10 @@ class Future(torch.futures.Future):
                 traceback.print_exc()
 
         chain(self.group, call)
+
+    def set_exception(self, error):
+        self._set_unwrap_func(Failed.throw)
+        self.set_result(Failed(error))
 
     def await_end(self):
         try:
