@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "coalesce.h"
 #include "group.h"
+#include "round_robin.h"
 
 /* The options without what only reductions use; the device is the CPU, as the buffers are ours. */
 static comm_op_options cpu_options(const comm_op_options *given)
@@ -42,6 +43,8 @@ static comm_status check_call(const comm_group *group, const char *call, const c
                               int has_results)
 {
     comm_status status = comm__group_usable(group, call);
+    if (status == COMM_OK)
+        status = comm__refuse_in_callback(call);
     if (status == COMM_OK)
         status = comm__batch_refuse(group, call);
     if (status == COMM_OK)
@@ -132,6 +135,17 @@ static comm_status allocate_strings(comm_group *group, const char *call, const s
     return COMM_OK;
 }
 
+/* What has become of it. If this rank alone has refused it, the others are in it, and would take this rank's next
+ * operation for it. */
+static comm_status second_half(comm_group *group, const char *call, comm_status status)
+{
+    char text[COMM_ERROR_BYTES];
+    if (status == COMM_OK || status == COMM_ERR_UNSUPPORTED || comm_status_scope(status) >= COMM_SCOPE_OBJECT)
+        return status;
+    snprintf(text, sizeof text, "%s", comm_last_error());
+    return end_group(group, call, COMM_ERR_ABORTED, "the lengths have been told, but not the bytes: %s", text);
+}
+
 comm_status comm_all_gather_bytes(comm_group *group, const void *send, size_t send_bytes,
                                   const comm_op_options *options, void **ret_data, size_t **ret_bytes)
 {
@@ -150,7 +164,8 @@ comm_status comm_all_gather_bytes(comm_group *group, const void *send, size_t se
     if (status == COMM_OK)
         status = allocate_strings(group, call, bytes, &data);
     if (status == COMM_OK)
-        status = comm_all_gather_v(group, send, data, bytes, NULL, COMM_DTYPE_BYTE, &cpu, NULL);
+        status = second_half(group, call, comm_all_gather_v(group, send, data, bytes, NULL, COMM_DTYPE_BYTE, &cpu,
+                                                             NULL));
     if (status != COMM_OK) {
         free(bytes);
         free(data);
@@ -180,7 +195,8 @@ comm_status comm_gather_bytes(comm_group *group, const void *send, size_t send_b
     if (status == COMM_OK && is_root)
         status = allocate_strings(group, call, bytes, &data);
     if (status == COMM_OK)
-        status = comm_gather_v(group, send, send_bytes, data, bytes, NULL, COMM_DTYPE_BYTE, root, &cpu, NULL);
+        status = second_half(group, call, comm_gather_v(group, send, send_bytes, data, bytes, NULL, COMM_DTYPE_BYTE,
+                                                         root, &cpu, NULL));
     if (status != COMM_OK) {
         free(bytes);
         free(data);
@@ -209,7 +225,7 @@ comm_status comm_broadcast_bytes(comm_group *group, const void *data, size_t byt
     if (status == COMM_OK && is_root && bytes)
         memcpy(copy, data, bytes);
     if (status == COMM_OK)
-        status = comm_broadcast(group, copy, bytes, COMM_DTYPE_BYTE, root, &cpu, NULL);
+        status = second_half(group, call, comm_broadcast(group, copy, bytes, COMM_DTYPE_BYTE, root, &cpu, NULL));
     if (status != COMM_OK) {
         free(copy);
         return status;
@@ -259,7 +275,8 @@ comm_status comm_scatter_bytes(comm_group *group, const void *const *send, const
     if (status == COMM_OK)
         status = allocate_string(group, call, root, bytes, &data);
     if (status == COMM_OK)
-        status = comm_scatter_list(group, send, send_bytes, data, bytes, COMM_DTYPE_BYTE, root, &cpu, NULL);
+        status = second_half(group, call, comm_scatter_list(group, send, send_bytes, data, bytes, COMM_DTYPE_BYTE,
+                                                             root, &cpu, NULL));
     if (status != COMM_OK) {
         free(data);
         return status;
@@ -267,6 +284,14 @@ comm_status comm_scatter_bytes(comm_group *group, const void *const *send, const
     *ret_data = data;
     *ret_bytes = bytes;
     return COMM_OK;
+}
+
+/* Wait for a work, which may be NULL, and let go of it. */
+static comm_status end_of(comm_work *work)
+{
+    comm_status status = work ? comm_work_wait(work, 0) : COMM_OK;
+    comm_work_release(work);
+    return status;
 }
 
 comm_status comm_send_bytes(comm_group *group, const void *data, size_t bytes, int32_t peer,
@@ -280,8 +305,15 @@ comm_status comm_send_bytes(comm_group *group, const void *data, size_t bytes, i
         return status;
     comm_op_options cpu = cpu_options(options);
     uint64_t length = bytes;
-    status = comm_send(group, &length, 1, COMM_DTYPE_U64, peer, &cpu, NULL);
-    return status == COMM_OK ? comm_send(group, data, bytes, COMM_DTYPE_BYTE, peer, &cpu, NULL) : status;
+    comm_work *of_length = NULL, *of_data = NULL;
+    pthread_mutex_t *lock = &(group->round_robin ? group->round_robin->groups[0] : group)->strings_lock;
+    pthread_mutex_lock(lock);
+    status = comm_send(group, &length, 1, COMM_DTYPE_U64, peer, &cpu, &of_length);
+    if (status == COMM_OK)
+        status = second_half(group, call, comm_send(group, data, bytes, COMM_DTYPE_BYTE, peer, &cpu, &of_data));
+    pthread_mutex_unlock(lock);
+    comm_status sent = end_of(of_data), first = end_of(of_length);
+    return status != COMM_OK ? status : first != COMM_OK ? first : sent;
 }
 
 /* A message that has come, or what fitted of it. */

@@ -1,11 +1,11 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
  * Lock order: registry -> world->open_lock -> world->lock -> group->submission -> the watchdog's lock -> the leaves
- * group->lock, hooks->lock, memories->lock, inner_works->lock and batch_lock; monitor_lock and round_robin->lock
- * come before the submission lock. A lock may be taken while those to its left are held, never the other way round. The
- * submission lock is held during backend->submit and run, so a backend completes works there with it held: the core
- * then keeps the users' callbacks back until it is released (comm__callbacks_defer). No other lock is held in a
- * backend's function, except open_lock in world_open.
+ * group->lock, hooks->lock, memories->lock, inner_works->lock and batch_lock; monitor_lock, strings_lock and
+ * round_robin->lock come before the submission lock. A lock may be taken while those to its left are held, never the
+ * other way round. The submission lock is held during backend->submit and run, so a backend completes works there with
+ * it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No other lock is
+ * held in a backend's function, except open_lock in world_open.
  *
  *   submit.c       the path of an op to its backend
  *   group.c        ending, flush, queries
@@ -176,6 +176,7 @@ struct comm_group {
     pthread_mutex_t monitor_lock; /* held by comm_monitored_barrier throughout: one at a time */
     struct monitor *monitor;
 
+    pthread_mutex_t strings_lock; /* comm_send_bytes: nothing of another string comes between a length and its bytes */
     pthread_mutex_t batch_lock; /* guards free_batches; a leaf: a batch may come back under the submission lock */
     struct batch *free_batches;
     atomic_int is_watched;
@@ -271,6 +272,8 @@ struct group_plan {
     const char *description; /* may be NULL */
     int64_t timeout_ms;
 };
+/* Are these backends there, for a group that is to be made of this one? */
+comm_status comm__group_check_backends(comm_group *parent, const char *text);
 /* *ret_known: if this fails, members may have heard of the group all the same, and it is over. */
 comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group, int *ret_known);
 

@@ -326,12 +326,18 @@ static comm_status make_of_color(comm_group *parent, const struct choice *choice
     return status;
 }
 
+enum { BACKEND_END = offsetof(comm_group_options, backend) + sizeof(char *) };
+
 comm_status comm_group_split(comm_group *parent, int32_t color, int32_t key, const comm_group_options *options,
                              comm_group **ret_group)
 {
     comm_status status = check_parent(parent, "comm_group_split", options, ret_group);
     if (status == COMM_OK)
         status = comm__batch_refuse(parent, "comm_group_split");
+    /* Before the ranks ask each other: a call that is refused has no part in that. */
+    const char *backend = options && options->struct_bytes >= BACKEND_END ? options->backend : NULL;
+    if (status == COMM_OK && backend)
+        status = comm__group_check_backends(parent, backend);
     if (status != COMM_OK)
         return status;
     const comm_group *asked = parent->round_robin ? parent->round_robin->groups[0] : parent;

@@ -57,6 +57,7 @@ void comm__group_unref(comm_group *group)
     comm__backend_string_finish(&group->string);
     pthread_mutex_destroy(&group->lock);
     pthread_mutex_destroy(&group->inner_works.lock);
+    pthread_mutex_destroy(&group->strings_lock);
     pthread_mutex_destroy(&group->batch_lock);
     pthread_mutex_destroy(&group->monitor_lock);
     comm__round_robin_destroy(group->round_robin);
@@ -87,6 +88,7 @@ static comm_status group_create(const struct group_plan *plan, comm_group **ret_
         return comm__fail(COMM_ERR_NO_MEMORY, "opening group '%s'", plan->name);
     atomic_init(&group->references, 1);
     pthread_mutex_init(&group->lock, NULL);
+    pthread_mutex_init(&group->strings_lock, NULL);
     pthread_mutex_init(&group->batch_lock, NULL);
     pthread_mutex_init(&group->monitor_lock, NULL);
     comm__hooks_init(&group->hooks);
@@ -244,6 +246,18 @@ static comm_status choose_backends(comm_group *group, const char *text)
     if (devices > 1)
         group->routes[COMM_DEVICE_DEFAULT] = NULL;
     return COMM_OK;
+}
+
+comm_status comm__group_check_backends(comm_group *parent, const char *text)
+{
+    comm_group *group = NULL;
+    comm_status status = group_create(&(struct group_plan){ .world = parent->world, .world_ranks = parent->world_ranks,
+                                                            .size = parent->size, .name = parent->name }, &group);
+    if (status != COMM_OK)
+        return status;
+    status = choose_backends(group, text);
+    comm__group_unref(group);
+    return status;
 }
 
 /* ---- Channels ---- */

@@ -272,6 +272,10 @@ static comm_status follow(comm_group *group, struct monitor *m, int64_t timeout_
     char leader[GROUP_RANK_BYTES], name[GROUP_RANK_BYTES];
     int32_t source;
     comm_status status = post(group, 0, TAG_COME, &come);
+    if (status != COMM_OK) { /* rank 0 waits for this one still */
+        m->number--;
+        return status;
+    }
     /* Answers to earlier barriers, which we gave up, come first. */
     do {
         if (status == COMM_OK)

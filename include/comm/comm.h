@@ -417,7 +417,8 @@ typedef struct comm_group_options {
  * (c10d's new_group with use_local_synchronization, MPI_Comm_create_group.)
  *
  * Order    every member calls it. Other ranks may call it too, and get *ret_group = NULL. Groups of one and the same
- *          list of ranks must be made in the same order by its members.
+ *          list of ranks must be made in the same order by its members: one whose call has failed repeats it before it
+ *          makes another one of that list.
  * Memory   borrows; gives *ret_group.
  * Threads  any.
  * Errors   INVALID (a rank twice, out of range, an empty list), NOT_FOUND (backend); for a backend that is opened, also
@@ -681,9 +682,11 @@ COMM_API comm_status comm_mesh_ranks(const comm_mesh *mesh, int32_t *ret_world_r
  *          calls. NCCL and MPI cannot: there ranks that do not match hang until the time limit (DEADLINE), or get wrong
  *          results. A rank that needs nothing more from the others (the root of a broadcast or scatter, the others in a
  *          reduce or gather) may have OK for this call and be told by one that follows. Groups are independent.
- *          To match, the operation, dtype, redop, root, counts and COMM_OP_FLAG_RANK_ORDER must be the same on all
- *          ranks. Each rank's own are its addresses and offsets, in place or not, waiting or not, timeout, label,
- *          premul and reduce_fn. With COMM_REDOP_USER on BYTE, element_bytes must be the same, too.
+ *          To match, the operation, kind of device, dtype, redop, root, counts and COMM_OP_FLAG_RANK_ORDER must be the
+ *          same on all ranks. Devices are not compared: in a group that has several, each has operations of its own,
+ *          and two ranks that take different ones may get wrong results. Each rank's own are its addresses and offsets,
+ *          in place or not, waiting or not, timeout, label, premul and reduce_fn. With COMM_REDOP_USER on BYTE,
+ *          element_bytes must be the same, too.
  * Waiting  with ret_work == NULL the call returns when its part is over: the result is in memory, on a device, too, and
  *          the buffers can be used by any thread or stream. With COMM_OP_FLAG_ON_STREAM it returns when the operation
  *          has been enqueued.
@@ -839,9 +842,10 @@ COMM_API comm_status comm_coalesce_cancel(comm_group *group);
  * and (*ret_bytes)[r] is the length of rank r's.
  * Order    as for the collectives, and the messages, of which they are made.
  * Memory   borrows; gives *ret_data, with a NUL byte after it that is not counted, and *ret_bytes: comm_free each.
- * Threads  any.
+ * Threads  any; but strings of one peer with one tag are received by one thread at a time.
  * Errors   those of the operations; INVALID inside a batch, or for a length that no memory has. What comes may end the
- *          group on all ranks: ABORTED (no memory for it; the text says how many bytes of which rank), PROTOCOL
+ *          group on all ranks: ABORTED (no memory for it; the text says how many bytes of which rank. Or this rank's
+ *          bytes are refused when their lengths have been told), PROTOCOL
  *          (lengths that no memory holds), MISMATCH (comm_recv_bytes: it was not sent with comm_send_bytes). */
 COMM_API comm_status comm_all_gather_bytes(comm_group *group, const void *send, size_t send_bytes,
                                            const comm_op_options *options, void **ret_data, size_t **ret_bytes);

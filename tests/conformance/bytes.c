@@ -1,6 +1,7 @@
 /* Byte strings of unequal length and the monitored barrier, comm.h sections 5 and 8. Usage: bytes BACKEND [SEED
  * [ROUNDS]]. */
 #include <comm/comm.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -196,6 +197,50 @@ static void strings_do_not_mix(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+enum { FROM_A_THREAD = 200 };
+
+struct sending {
+    comm_group *world;
+    char letter;
+};
+
+static void *send_strings(void *arg)
+{
+    const struct sending *s = arg;
+    for (int i = 0; i < FROM_A_THREAD; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%c%07d", s->letter, i); /* as long as a length is */
+        CHECK_OK(comm_send_bytes(s->world, text, 8, 1, NULL));
+    }
+    return NULL;
+}
+
+/* With one tag: each thread's come in its order, and each is whole. */
+static void threads_send_strings(int rank, int size, void *arg)
+{
+    const struct suite *suite = arg;
+    comm_group *world = ranks_world(suite->backend);
+    struct sending senders[] = { { world, 'a' }, { world, 'b' } };
+    int next[2] = { 0 };
+    (void)size;
+    if (rank == 0) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, send_strings, &senders[1]) == 0);
+        send_strings(&senders[0]);
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+    for (int i = 0; rank == 1 && i < 2 * FROM_A_THREAD; i++) {
+        void *data;
+        size_t bytes;
+        CHECK_OK(comm_recv_bytes(world, 0, NULL, &data, &bytes, NULL));
+        const char *text = data;
+        CHECK(bytes == 8 && (text[0] == 'a' || text[0] == 'b') && atoi(text + 1) == next[text[0] - 'a']++);
+        comm_free(data);
+    }
+    CHECK_OK(comm_barrier(world, &on_cpu, NULL));
+    CHECK_OK(comm_group_close(world));
+}
+
 /* All missing ranks are named; the group goes on, and so do its other operations meanwhile. */
 static void monitored_barriers(int rank, int size, void *arg)
 {
@@ -244,6 +289,7 @@ static const struct {
     { "collectives of byte strings", collectives, 1, 9 },
     { "messages of byte strings", messages, 1, 4 },
     { "strings do not mix", strings_do_not_mix, 2, 2 },
+    { "threads send strings", threads_send_strings, 2, 2 },
     { "monitored barriers", monitored_barriers, 3, 5 },
 };
 

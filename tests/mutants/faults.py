@@ -428,6 +428,11 @@ fault("core", "batch_reports_the_last_failure", "core/work.c",
       "atomic_store(&parent->first_failed, work), (void)none;", "manual", "works")
 fault("core", "descriptor_of_a_done_work_is_not_readable", "core/work.c",
       "if (before & WORK_DONE)\n            eventfd_write(fd, 1);", "", "works")
+fault("core", "strings_of_threads_mix", "core/bytes.c", "    pthread_mutex_lock(lock);\n", "", "bytes on shm")
+fault("core", "half_a_string_is_told_to_nobody", "core/bytes.c", "status == COMM_ERR_UNSUPPORTED || comm_status_scope",
+      "1 || comm_status_scope", "mixed")
+fault("core", "refused_split_asks_the_others", "core/group_make.c", "if (status == COMM_OK && backend)", "if (0)",
+      "groups")
 fault("core", "works_with_a_descriptor_are_told_for_ever", "core/work.c",
       "!!(state & WORK_CALLBACK) + !!(state & WORK_HAS_FD));", "!!(state & WORK_CALLBACK));", "work")
 fault("core", "works_that_were_done_are_told_for_ever", "core/work.c",

@@ -55,6 +55,14 @@ static void groups_are_made_without_non_members(int rank, int size, void *arg)
         CHECK(sum_over(other, 1) == 3 && sum_over(group, 2) == 6);
         CHECK_OK(comm_group_close(other));
     }
+    if (rank == 3) { /* nor must it ask the others */
+        comm_group_options wrong = COMM_GROUP_OPTIONS_INIT;
+        wrong.backend = "cpu:carrier-pigeon";
+        CHECK_STATUS(comm_group_split(world, 0, 0, &wrong, &other), COMM_ERR_NOT_FOUND);
+    }
+    CHECK_OK(comm_group_split(world, rank % 2, 0, NULL, &other));
+    CHECK(sum_over(other, 1) == (rank % 2 ? 2 : 3));
+    CHECK_OK(comm_group_close(other));
     const int32_t twice[] = { 1, 1 }, beyond[] = { 5 };
     CHECK_STATUS(comm_group_create(world, twice, 2, NULL, &other), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("rank 1 is in the list twice");

@@ -369,6 +369,21 @@ static void cuda_memory_on_a_cpu_backend_is_refused(int rank, int size, void *pa
     CHECK_OK(comm_group_close(alone));
 }
 
+/* That it cannot be read is found when the others know its length already. */
+static void a_string_in_device_memory_is_told_to_all(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world("cpu:tcp");
+    void *data = NULL;
+    size_t *lengths = NULL;
+    const void *own = rank == 1 ? (const void *)of_device : "12345678";
+    (void)size, (void)arg;
+    CHECK_STATUS(comm_all_gather_bytes(world, own, 8, NULL, &data, &lengths), COMM_ERR_ABORTED);
+    CHECK_ERROR_SAYS("the lengths have been told, but not the bytes");
+    CHECK_ERROR_SAYS("is in the memory of cuda:1");
+    CHECK(!data && !lengths);
+    CHECK_OK(comm_group_close(world));
+}
+
 /* What goes to the device's backend is its own affair, and the buffers of the call before are known. */
 static void the_driver_is_asked_no_more_than_needed(int rank, int size, void *arg)
 {
@@ -406,5 +421,6 @@ int main(int count, char **arguments)
            ranks_run(1, &threads, a_device_that_is_not_said_or_not_there_is_refused, NULL) ||
            ranks_run(3, &threads, without_the_cpu_what_needs_it_says_what_to_add, NULL) ||
            ranks_run(2, &threads, cuda_memory_on_a_cpu_backend_is_refused, arguments[1]) ||
+           ranks_run(2, &threads, a_string_in_device_memory_is_told_to_all, NULL) ||
            ranks_run(1, &threads, the_driver_is_asked_no_more_than_needed, NULL);
 }
