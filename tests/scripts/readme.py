@@ -1,5 +1,6 @@
 """README.md is true: its programs are files of examples/, which the suite "examples" runs, and comm.h has hello.c; its
-ratios are those of its columns. The links of all texts lead somewhere. readme.py SOURCE-FOLDER
+ratios, and those of docs/performance.md, are those of their columns. The links of all texts lead somewhere.
+readme.py SOURCE-FOLDER
 """
 import pathlib
 import re
@@ -32,10 +33,10 @@ def check_programs():
         problems.append("include/comm/comm.h: the program at the top is not examples/hello.c")
 
 
-def check_ratios():
+def check_ratios(name):
     """Every "TIME (RATIOx)" in a table: TIME over that of the column libcomm before it, as it is printed."""
     ratios, columns = 0, []
-    for number, line in enumerate(README.splitlines(), 1):
+    for number, line in enumerate((ROOT / name).read_text().splitlines(), 1):
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         named = [place for place, cell in enumerate(cells) if re.search(r"\blibcomm$", cell)]
         columns = named or columns
@@ -45,9 +46,9 @@ def check_ratios():
             ratios += 1
             quotient = float(found[1]) / float(cells[max(column for column in columns if column < place)])
             if found[2] != f"{quotient:.1f}":
-                problems.append(f"README.md:{number}: {found[0]}, but the columns give {quotient:.1f}x")
+                problems.append(f"{name}:{number}: {found[0]}, but the columns give {quotient:.1f}x")
     if not ratios:
-        problems.append("README.md: no table has a ratio")
+        problems.append(f"{name}: no table has a ratio")
     return ratios
 
 
@@ -69,7 +70,7 @@ def check_links():
 
 
 check_programs()
-count = check_ratios()
+count = check_ratios("README.md") + check_ratios("docs/performance.md")
 check_links()
 print("\n".join(problems))
 print(f"{count} ratios, {len(problems)} problems")
