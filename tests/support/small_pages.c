@@ -106,10 +106,13 @@ long memory_huge_pages(const struct memory *m)
 
 int memory_can_be_huge(void)
 {
-    enum { COLLAPSE = 25 }; /* MADV_COLLAPSE */
-    struct memory m = memory_map(1);
-    memory_set(m.data, 1, m.bytes);
-    int can = !setting_is("[never]") && madvise(m.data, m.bytes, COLLAPSE) == 0 && memory_huge_pages(&m) == 1;
-    memory_unmap(&m);
+    enum { COLLAPSE = 25 /* MADV_COLLAPSE */, TIMES = 20 };
+    int can = 0;
+    for (int i = 0; i < TIMES && !can && !setting_is("[never]"); i++) { /* it may find no memory, or its pages in use */
+        struct memory m = memory_map(1);
+        memory_set(m.data, 1, m.bytes);
+        can = madvise(m.data, m.bytes, COLLAPSE) == 0 && memory_huge_pages(&m) == 1;
+        memory_unmap(&m);
+    }
     return can;
 }
