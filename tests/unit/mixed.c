@@ -118,7 +118,7 @@ static struct {
     int ends;               /* "ending" ends the groups that it opens */
     comm_status slow_opens; /* what group_open of "slow" returns, after a while */
     int fails_on;           /* COMM_ERR_NO_MEMORY on this rank; -1: on none */
-    comm_device opened_on;  /* the device of the last group of "slow" */
+    _Atomic comm_device opened_on; /* the device of the last group of "slow" */
     sem_t slow_aborted;
 } brief;
 
