@@ -680,7 +680,7 @@ static void open_possible(struct world *world, const struct channel *channel)
 
 comm_status comm__world_open(struct world *world)
 {
-    int unused;
+    int unused = 0;
     comm_status status = open_channels(&(struct group_plan){ .world = world }, world->root, &unused);
     pthread_mutex_lock(&world->open_lock);
     for (size_t i = 0; status == COMM_OK && i < world->root->channel_count; i++)

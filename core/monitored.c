@@ -278,8 +278,7 @@ static comm_status follow(comm_group *group, struct monitor *m, int64_t timeout_
     }
     /* Answers to earlier barriers, which we gave up, come first. */
     do {
-        if (status == COMM_OK)
-            status = hear(group, inbox, verdict_deadline_ns(deadline_ns), &source);
+        status = hear(group, inbox, verdict_deadline_ns(deadline_ns), &source);
     } while (status == COMM_OK && inbox->message.number < m->number);
     comm__group_rank_text(group, 0, leader);
     if (status == COMM_ERR_TIMEOUT)
