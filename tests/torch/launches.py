@@ -140,12 +140,17 @@ def one_fails(rank, url, texts):
         sys.exit(7)
 
 
-def an_exception_in_one_rank_is_told_to_the_others():
+def check_told(function, words):
+    """Rank 1 ends in that function, and what rank 0 is told has these words."""
     texts = multiprocessing.get_context("fork").SimpleQueue()
-    ended = codes(start(one_fails, f"file://{tempfile.mktemp()}", texts))
+    ended = codes(start(function, f"file://{tempfile.mktemp()}", texts))
     check(ended == [7, 1], f"exit statuses {ended}")
     text = texts.get()
-    check("rank 1" in text, f"the text is: {text}")
+    check(words in text, f"the text is: {text}")
+
+
+def an_exception_in_one_rank_is_told_to_the_others():
+    check_told(one_fails, "rank 1")
 
 
 def one_dies_in_training(rank, url, texts):
@@ -162,11 +167,7 @@ def one_dies_in_training(rank, url, texts):
 
 
 def a_death_is_an_exception_of_the_backward_pass():
-    texts = multiprocessing.get_context("fork").SimpleQueue()
-    ended = codes(start(one_dies_in_training, f"file://{tempfile.mktemp()}", texts))
-    check(ended == [7, 1], f"exit statuses {ended}")
-    text = texts.get()
-    check("rank 1" in text, f"the text is: {text}")
+    check_told(one_dies_in_training, "rank 1")
 
 
 def one_ends_by_an_exception(rank, url, texts):
@@ -186,11 +187,7 @@ def one_ends_by_an_exception(rank, url, texts):
 
 
 def the_exception_that_ends_a_rank_is_told_to_the_others():
-    texts = multiprocessing.get_context("fork").SimpleQueue()
-    ended = codes(start(one_ends_by_an_exception, f"file://{tempfile.mktemp()}", texts))
-    check(ended == [7, 1], f"exit statuses {ended}")
-    text = texts.get()
-    check("ended by ValueError: my bug" in text, f"the text is: {text}")
+    check_told(one_ends_by_an_exception, "ended by ValueError: my bug")
 
 
 def interrupted(call):
