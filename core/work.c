@@ -315,19 +315,17 @@ static int names_op(const comm_work *work, const char *text)
 }
 
 /* The text of a work that failed: what failed and where, the backend that says so, and its text. */
-static char *failure_text(const comm_work *work, const char *error)
+static void write_failure(const comm_work *work, const char *error, char *text, size_t capacity)
 {
-    char who[COMM_ERROR_BYTES / 2], text[COMM_ERROR_BYTES];
-    if (!work->channel || names_op(work, error)) /* of a batch: one of its operations has written it */
-        return strdup(error);
+    char who[COMM_ERROR_BYTES / 2];
     comm__work_describe(work, who, sizeof who);
-    /* not the backend's words */
-    if (comm_group_status(work->group) != COMM_OK && strstr(error, work->group->ended_text))
-        snprintf(text, sizeof text, "%s: %s", who, error);
+    if (!work->channel || names_op(work, error)) /* of a batch: one of its operations has written it */
+        snprintf(text, capacity, "%s", error);
+    else if (comm_group_status(work->group) != COMM_OK && strstr(error, work->group->ended_text))
+        snprintf(text, capacity, "%s: %s", who, error); /* not the backend's words */
     else
-        snprintf(text, sizeof text, "%s: backend '%s': %s", who, work->channel->backend->name, error);
+        snprintf(text, capacity, "%s: backend '%s': %s", who, work->channel->backend->name, error);
     utf8_trim(text);
-    return strdup(text);
 }
 
 static void wake(comm_work *work)
@@ -374,6 +372,16 @@ static void publish(comm_work *work)
         completing_ends(work);
 }
 
+/* Where there is no memory for the text, the group has it. */
+static void fail(comm_work *work, comm_status status, const char *error)
+{
+    char text[COMM_ERROR_BYTES];
+    write_failure(work, error, text, sizeof text);
+    work->error = strdup(text);
+    if (comm_status_scope(status) >= COMM_SCOPE_OBJECT)
+        comm__group_end(work->group, work->channel, status, text);
+}
+
 /* Takes the claim, and a reference. */
 static void complete(comm_work *work, comm_status status, const char *error)
 {
@@ -381,9 +389,7 @@ static void complete(comm_work *work, comm_status status, const char *error)
     work->status = status;
     atomic_store_explicit(&work->ended, ticks_now(), memory_order_relaxed);
     if (status != COMM_OK)
-        work->error = failure_text(work, error && *error ? error : "it gave no reason");
-    if (comm_status_scope(status) >= COMM_SCOPE_OBJECT)
-        comm__group_end(group, work->channel, status, work->error);
+        fail(work, status, error && *error ? error : "it gave no reason");
     comm__hooks_completed(group, work);
     publish(work);
     comm_work_release(work);
@@ -740,7 +746,10 @@ const char *comm_work_error(const comm_work *work)
 {
     if (!work || !work_is_done(work) || work->status == COMM_OK)
         return "";
-    return work->error ? work->error : comm_status_name(work->status); /* there was no memory for the text */
+    if (work->error)
+        return work->error;
+    int group_knows = atomic_load_explicit(&work->group->ended, memory_order_acquire) == work->status;
+    return group_knows ? work->group->ended_text : "there was no memory for the text that says why";
 }
 
 int32_t comm_work_source_rank(const comm_work *work)
