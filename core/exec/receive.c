@@ -27,12 +27,22 @@ static int may_come(struct port *p, const struct exec_group *g, const struct fra
 
 /* ---- Messages ---- */
 
+/* There is no place for what has come; `did` says what that was. */
+static void lose_for_place(struct port *p, const char *did, const char *without)
+{
+    if (p->unexpected_count < MATCH_UNEXPECTED_MAX)
+        port_lose(p, COMM_ERR_BACKEND, "%s a message before its %s, and this rank has no memory to keep it", did,
+                  without);
+    else
+        port_lose(p, COMM_ERR_PROTOCOL, "%s more than %d messages without a matching %s", did, MATCH_UNEXPECTED_MAX,
+                  without);
+}
+
 static void keep(struct port *p, struct unexpected_list *list, const struct frame *h)
 {
     struct unexpected *u = unexpected_add(list, p, h);
     if (!u) {
-        port_lose(p, COMM_ERR_PROTOCOL, "sent more than %d messages without a matching receive, or memory ran out",
-                  MATCH_UNEXPECTED_MAX);
+        lose_for_place(p, "sent", "receive");
         return;
     }
     p->sink.kind = SINK_UNEXPECTED;
@@ -97,10 +107,7 @@ static void on_complete(struct port *p, const struct frame *h)
 static void keep_promise(struct port *p, struct unexpected_list *list, const struct frame *h)
 {
     if (!unexpected_add(list, p, h))
-        port_lose(p, COMM_ERR_PROTOCOL,
-                  h->type == FRAME_RTS ? "announced more than %d messages without a matching receive, or memory ran out"
-                                       : "asked for more than %d messages without a matching send, or memory ran out",
-                  MATCH_UNEXPECTED_MAX);
+        lose_for_place(p, h->type == FRAME_RTS ? "announced" : "asked for", h->type == FRAME_RTS ? "receive" : "send");
 }
 
 static void collective_promise(struct exec_group *g, struct port *p, const struct frame *h)

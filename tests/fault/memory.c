@@ -75,7 +75,10 @@ static void may_end(comm_status status)
     if (status != COMM_OK && status != COMM_ERR_NO_MEMORY && comm_status_scope(status) != COMM_SCOPE_OBJECT)
         ranks_fail(__FILE__, __LINE__, "a status that says nothing of memory: %s: %s", comm_status_name(status),
                    comm_last_error());
+    if (status == COMM_ERR_PROTOCOL)
+        ranks_fail(__FILE__, __LINE__, "the other rank is blamed: %s", comm_last_error());
     CHECK(status == COMM_OK || *comm_last_error() != '\0');
+    CHECK(strcmp(comm_last_error(), comm_status_name(status)) != 0);
 }
 
 static void one_runs_out(int rank, int size, void *arg)
