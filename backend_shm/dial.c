@@ -310,7 +310,8 @@ static void greet(struct duplex *p)
         return;
     }
     if (greeting_peer(fd) < 0) {
-        give_up(p, COMM_ERR_PEER_LOST, "its process belongs to another user; all ranks of a host must be one user's");
+        give_up(p, COMM_ERR_PEER_LOST, "its process belongs to another user, or did so when it called comm_init; all "
+                "ranks of a host must be one user's, and stay it until comm_group_connect or the first operation");
         return;
     }
     greeting_hello(f, p->port.peer, p->name, &hello);

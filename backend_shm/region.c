@@ -129,8 +129,9 @@ struct region *region_create(const struct fabric *f, size_t bytes)
     r->file_bytes = (bytes + page - 1) / page * page;
     r->fd = segment_file(r->file_bytes);
     if (r->fd < 0 || !map_file(&r->map, r->fd, r->file_bytes)) {
-        exec_fail(COMM_ERR_NO_MEMORY, "%zu bytes of shared memory: %s", bytes,
-                  segment_error(r->fd < 0 ? -r->fd : errno));
+        int error = r->fd < 0 ? -r->fd : errno;
+        exec_fail(COMM_ERR_NO_MEMORY, "%zu bytes of shared memory: %s%s", bytes, segment_error(error),
+                  error == EMFILE ? ": each piece keeps a descriptor (raise the limit: ulimit -n)" : "");
         region_destroy(r);
         return NULL;
     }

@@ -374,11 +374,12 @@ typedef struct comm_init_options {
  * size and the meeting point are those of the launcher: commrun, torchrun, mpirun, srun, or plain
  * RANK WORLD_SIZE MASTER_ADDR MASTER_PORT. (c10d's init_process_group; but the world is a handle, and a
  * process may hold several.) While it waits it logs the missing ranks; its TIMEOUT error names them, too.
- * When it succeeds, the backends of all ranks are open, and this rank knows the others' addresses: from then on the
- * store's server may stop (a world of more than 1024 ranks, or with COMM_HANDOUT_BYTES=0, asks it when two ranks first
- * talk). When one rank cannot take part, it fails on all with that rank's reason. Ranks that wait notice a rank whose
- * process ends before that, and name it: within 2 seconds on one host or where hosts can connect to each other; within
- * 7 if its whole host is gone. All this holds for every kind of store. A world of one rank leaves the store alone.
+ * When it succeeds, the backends of all ranks are open, and this rank knows the others' addresses: when it has on all
+ * ranks, the store's server may stop (a world of more than 1024 ranks, or with COMM_HANDOUT_BYTES=0, asks it when two
+ * ranks first talk). When one rank cannot take part, it fails on all with that rank's reason. Ranks that wait notice a
+ * rank whose process ends before that, and name it: within 2 seconds on one host or where hosts can connect to each
+ * other; within 7 if its whole host is gone. All this holds for every kind of store. A world of one rank leaves the
+ * store alone.
  * The same processes may open one world after the other, or several, by the same store or URL: worlds of one name are
  * told apart by their order. Worlds that differ in their members, or that are opened by several threads at the same
  * time, need different names; so does a world that children of fork() open among themselves. A world's keys stay in the
@@ -938,7 +939,9 @@ COMM_API const char *comm_work_op(const comm_work *work);        /* "all_reduce"
  * Memory   a piece belongs to its group. Release it before the group is closed, and when no operation uses it; closing
  *          the group releases what is left, and the handles are gone then. The memory of comm_mem_alloc is freed with
  *          its piece; that of comm_mem_register stays the caller's, and must stay valid until the release. In the child
- *          of a fork() only closing the group is possible.
+ *          of a fork() only closing the group is possible; with shm the memory of comm_mem_alloc is shared with it
+ *          (MAP_SHARED), not copied: what the child writes there, its parent and the peers read. A child that needs
+ *          its contents, such as a worker that loads data, copies them first.
  * Threads  any.
  * Errors   INVALID (NULL, no bytes, a device that must be said), UNSUPPORTED (the group has no backend for that device;
  *          a round-robin group: use the groups that it takes turns over), NO_MEMORY, FORKED, the reason why the group
