@@ -73,9 +73,8 @@ struct connection {
     int polled; /* the events that are watched */
     int waiting;
     size_t long_bytes; /* of the MULTI_GET at the front of `held` while its reply is on the way (client.values_sent) */
-    int cancels_answered; /* CANCEL_WAITs in `held` that have had their reply already */
-    size_t ahead;         /* while waiting: where in `held` the parser looks for a CANCEL_WAIT */
-    int cancels_passed;   /* on the way there, of those that have been answered */
+    size_t ahead;         /* in `held`: how far it has been searched for a CANCEL_WAIT */
+    int cancels_answered; /* up to there: CANCEL_WAITs, which have had their reply already */
     struct wire_parser parser;
     struct wire_buffer held;   /* received, and not executed yet */
     struct wire_buffer unsent; /* replies */
@@ -272,19 +271,18 @@ static ssize_t execute(struct connection *c, const uint8_t *data, size_t bytes)
         }
         done += request.bytes;
         c->waiting = status == COMM_IN_PROGRESS;
-        c->ahead = 0;
-        c->cancels_passed = 0;
         if (server->reply.bytes > INPUT_BYTES && flush_reply(c) != 0)
             return -1;
     }
     return (ssize_t)done;
 }
 
-/* While the connection waits: does it say, in what it has sent since, that it has waited long enough? */
+/* While the connection waits: does it say, in what it has sent since, that it has waited long enough? No byte is
+ * searched twice, however often it waits, and all CANCEL_WAITs in what has been searched are answered. */
 static int look_for_cancel(struct connection *c)
 {
     struct wire_request request;
-    if (c->parser.dialect == WIRE_DIALECT_OLD && c->held.bytes > 0) {
+    if (c->parser.dialect == WIRE_DIALECT_OLD && c->held.bytes > c->ahead) {
         state_cancel(c->server->state, &c->client);
         c->waiting = 0;
         return 0;
@@ -301,13 +299,11 @@ static int look_for_cancel(struct connection *c)
         c->ahead += request.bytes;
         if (request.query != WIRE_CANCEL_WAIT)
             continue;
-        if (c->cancels_passed++ >= c->cancels_answered) {
-            state_cancel(c->server->state, &c->client);
-            wire_put_u8(&c->server->reply, WIRE_WAIT_CANCELED);
-            c->cancels_answered++;
-            c->waiting = 0;
-            break;
-        }
+        state_cancel(c->server->state, &c->client);
+        wire_put_u8(&c->server->reply, WIRE_WAIT_CANCELED);
+        c->cancels_answered++;
+        c->waiting = 0;
+        break;
     }
     if (!c->waiting)
         wire_parser_rewind(&c->parser);
@@ -317,18 +313,24 @@ static int look_for_cancel(struct connection *c)
 /* Execute what the connection holds, as far as it goes. -1: the connection is gone. */
 static int execute_held(struct connection *c)
 {
+    size_t done = 0; /* forgotten at the end: what lies behind it is moved once, not for every WAIT in it */
     for (;;) {
         if (c->waiting && look_for_cancel(c) != 0)
             return -1;
-        if (c->waiting || c->held.bytes == 0)
-            return 0;
-        ssize_t done = execute(c, c->held.data, c->held.bytes);
-        if (done < 0)
+        if (c->waiting || done == c->held.bytes)
+            break;
+        ssize_t more = execute(c, c->held.data + done, c->held.bytes - done);
+        if (more < 0)
             return -1;
-        forget_front(c->server, &c->held, (size_t)done);
+        done += (size_t)more;
+        if (c->ahead < done)
+            c->ahead = done;
         if (!c->waiting)
-            return 0;
+            break;
     }
+    c->ahead -= c->ahead < done ? c->ahead : done;
+    forget_front(c->server, &c->held, done);
+    return 0;
 }
 
 /* Send what there is to send, and watch for what comes next. */

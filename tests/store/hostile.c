@@ -492,6 +492,30 @@ static void woken_poppers_that_do_not_pop(const struct server *server)
     }
 }
 
+/* As many WAITs in a row as CANCEL_WAITs behind them: each costs no more than the first. */
+static void waits_in_a_row(const struct server *server, struct worker workers[GOOD_CLIENTS])
+{
+    enum { WAITS = SANITIZED ? 20000 : 200000 };
+    uint8_t wait[LINES_BYTES_MAX];
+    size_t wait_bytes = lines_parse("06 01.. 06.. '/never'", wait, NULL);
+    char *all = malloc(WAITS * wait_bytes), *replies = malloc(WAITS);
+    int fd = greet(server);
+    CHECK(all && replies);
+    for (size_t i = 0; i < WAITS; i++)
+        memcpy(all + i * wait_bytes, wait, wait_bytes);
+    lines_send(fd, all, WAITS * wait_bytes);
+    memset(all, 0x0c, WAITS);
+    lines_send(fd, all, WAITS);
+    workers_get_on(workers);
+    CHECK(recv(fd, replies, WAITS, MSG_WAITALL) == WAITS);
+    memset(all, 1, WAITS);
+    CHECK(memcmp(replies, all, WAITS) == 0);
+    lines_hear_nothing(fd);
+    close(fd);
+    free(all);
+    free(replies);
+}
+
 static void many_connections(const struct server *server, struct worker workers[GOOD_CLIENTS])
 {
     int count = most(CONNECTIONS), *fds = calloc((size_t)count, sizeof *fds);
@@ -594,6 +618,7 @@ int main(int argc, char **argv)
     ATTACK(slow_reader(&server, workers));
     ATTACK(many_wait_for_one_key(&server));
     ATTACK(woken_poppers_that_do_not_pop(&server));
+    ATTACK(waits_in_a_row(&server, workers));
     ATTACK(many_connections(&server, workers));
     workers_stop(workers);
     check_memory(&server, 300);
