@@ -354,8 +354,10 @@ static void serve_ready(struct tcp_server *server)
         c->waiting = 0;
         wire_parser_rewind(&c->parser);
         wire_put_u8(&server->reply, WIRE_STOP_WAITING);
-        if (execute_held(c) == 0)
+        if (execute_held(c) == 0) {
+            state_told(server->state, client);
             settle(c);
+        }
         server->reply.bytes = 0;
     }
 }

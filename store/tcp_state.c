@@ -203,26 +203,29 @@ static void wake(struct state *state, struct wire_bytes key)
         awaited_drop(state, a);
 }
 
-/* The queue got an item, or one that was meant for a client that left: release one client that waits for the queue. */
+/* The queue got an item, or one that was meant for a client that left: release one client that waits for the queue. One
+ * that waits for other keys, too, does not take the item yet, so the next one has its turn. */
 static void wake_one(struct state *state, struct wire_bytes key)
 {
     if (state->awaited_count == 0)
         return;
     struct state_awaited *a = awaited_find(state, key, XXH3_64bits_withSeed(key.data, key.bytes, state->seed));
-    struct state_waiter *w = a ? a->first : NULL;
-    while (w && w->at_least > 0)
-        w = w->next;
-    if (!w)
-        return;
-    struct state_client *client = w->client;
-    release(state, w);
-    if (client->ready && !client->queue_key) {
-        client->queue_key = malloc(key.bytes + 1);
-        if (client->queue_key)
-            memcpy(client->queue_key, key.data, key.bytes);
-        client->queue_key_bytes = key.bytes;
+    struct state_client *woken = NULL;
+    for (struct state_waiter *w = a ? a->first : NULL, *next; w && !woken; w = next) {
+        struct state_client *client = w->client;
+        next = w->next;
+        if (w->at_least > 0)
+            continue;
+        release(state, w);
+        woken = client->ready ? client : NULL;
     }
-    if (!a->first)
+    if (woken && !woken->queue_key) {
+        woken->queue_key = malloc(key.bytes + 1);
+        if (woken->queue_key)
+            memcpy(woken->queue_key, key.data, key.bytes);
+        woken->queue_key_bytes = key.bytes;
+    }
+    if (a && !a->first)
         awaited_drop(state, a);
 }
 
@@ -236,6 +239,13 @@ static void pass_on(struct state *state, struct state_client *client)
     if (table_queue_len(state->table, as_table(key)) > 0)
         wake_one(state, key);
     free((void *)key.data);
+}
+
+/* A client of ours that has not popped by now wanted to know only whether there is something. PyTorch's may pop yet. */
+void state_told(struct state *state, struct state_client *client)
+{
+    if (client->ordered)
+        pass_on(state, client);
 }
 
 /* ---- Requests ---- */
@@ -254,14 +264,17 @@ static size_t count_missing(const struct state *state, const struct wire_request
     return missing;
 }
 
-static comm_status do_check(struct state *state, const struct wire_request *request, struct wire_buffer *reply)
+static comm_status do_check(struct state *state, struct state_client *client, const struct wire_request *request,
+                            struct wire_buffer *reply)
 {
     size_t missing = count_missing(state, request);
     if (missing == 1 && request->count == 1) {
         struct wire_list list = request->list;
         struct wire_bytes key = wire_list_next(&list);
-        if (key.bytes == sizeof STATE_ORDERED_KEY - 1 && memcmp(key.data, STATE_ORDERED_KEY, key.bytes) == 0)
+        if (key.bytes == sizeof STATE_ORDERED_KEY - 1 && memcmp(key.data, STATE_ORDERED_KEY, key.bytes) == 0) {
+            client->ordered = 1;
             missing = 0;
+        }
     }
     wire_put_u8(reply, missing ? WIRE_NOT_READY : WIRE_READY);
     return COMM_OK;
@@ -458,7 +471,7 @@ static comm_status execute(struct state *state, struct state_client *client, con
     case WIRE_ADD:
         return do_add(state, request, reply);
     case WIRE_CHECK:
-        return do_check(state, request, reply);
+        return do_check(state, client, request, reply);
     case WIRE_WAIT:
         return do_wait(state, client, request, reply);
     case WIRE_NUM_KEYS:
@@ -499,10 +512,16 @@ static comm_status execute(struct state *state, struct state_client *client, con
     return comm__fail(COMM_ERR_BUG, "query %d has no code", (int)request->query);
 }
 
+static int takes_its_item(const struct state_client *client, const struct wire_request *request)
+{
+    return request->query == WIRE_QUEUE_POP && request->key.bytes == client->queue_key_bytes &&
+           memcmp(request->key.data, client->queue_key, client->queue_key_bytes) == 0;
+}
+
 comm_status state_execute(struct state *state, struct state_client *client, const struct wire_request *request,
                           struct wire_buffer *reply)
 {
-    if (client->queue_key && request->query != WIRE_QUEUE_POP)
+    if (client->queue_key && !takes_its_item(client, request))
         pass_on(state, client);
     comm_status status = execute(state, client, request, reply);
     if (status >= COMM_OK && reply->failed)

@@ -26,6 +26,7 @@ struct state_client {
     struct state_client *ready_prev, *ready_next;
     int ready;        /* woken, and not yet taken by state_take_ready */
     size_t values_sent; /* of a MULTI_GET whose reply is too long for one turn */
+    int ordered;      /* it knows what STATE_ORDERED_KEY says, so a QUEUE_POP of it comes together with its WAIT */
     void *queue_key;  /* a QUEUE_PUSH released this client, and it has not popped yet */
     size_t queue_key_bytes;
 };
@@ -48,6 +49,9 @@ comm_status state_execute(struct state *state, struct state_client *client, cons
 
 /* The next client whose wait is over, or NULL. It is owed one byte, WIRE_STOP_WAITING. */
 struct state_client *state_take_ready(struct state *state);
+
+/* The client of state_take_ready has its byte, and what it sent behind the WAIT has been executed. */
+void state_told(struct state *state, struct state_client *client);
 
 /* Stop waiting (CANCEL_WAIT). */
 void state_cancel(struct state *state, struct state_client *client);

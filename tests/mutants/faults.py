@@ -799,8 +799,12 @@ fault("store", "barrier_lets_go_one_too_early", STATE, "if (arrived >= request->
       "if (arrived + 1 >= request->number) {", "store tcp", "store clients")
 fault("store", "waiter_for_two_keys_wakes_at_the_first", STATE, "if (--client->missing > 0)\n        return;",
       "--client->missing;", "store tcp")
-fault("store", "push_wakes_a_waiting_barrier", STATE, "while (w && w->at_least > 0)\n        w = w->next;", "",
+fault("store", "push_wakes_a_waiting_barrier", STATE, "        if (w->at_least > 0)\n            continue;\n", "",
       "store transcripts", "store tcp")
+fault("store", "push_is_used_up_by_who_waits_for_more", STATE, "woken = client->ready ? client : NULL;",
+      "woken = client;", "store hostile")
+fault("store", "push_is_used_up_by_who_only_waits", STATE,
+      "    if (client->ordered)\n        pass_on(state, client);\n", "", "store hostile")
 fault("store", "second_part_of_a_long_multi_get_begins_anew", STATE,
       "for (; i < client->values_sent; i++)\n        wire_list_next(&list);", "", "store tcp", "store clients",
       "store hostile")

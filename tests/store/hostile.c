@@ -464,7 +464,7 @@ static void ask(int fd, const char *request, const char *reply)
  * wait. */
 static void woken_poppers_that_do_not_pop(const struct server *server)
 {
-    for (int how = 0; how < 4; how++) {
+    for (int how = 0; how < 5; how++) {
         int setter = greet(server), fds[2] = { greet(server), greet(server) };
         struct pollfd who[2] = { { .fd = fds[0], .events = POLLIN }, { .fd = fds[1], .events = POLLIN } };
         for (int i = 0; i < 2; i++) {
@@ -481,7 +481,8 @@ static void woken_poppers_that_do_not_pop(const struct server *server)
         case 0: close(fds[first]); break;
         case 1: hang_up(fds[first], 1); break;
         case 2: ask(fds[first], "0c", "01"); break; /* CANCEL_WAIT */
-        default: ask(fds[first], "08 05.. '/none'", "00.."); break; /* DELETE of something else */
+        case 3: ask(fds[first], "08 05.. '/none'", "00.."); break; /* DELETE of something else */
+        default: ask(fds[first], "0f 05.. '/none'", "00.."); break; /* QUEUE_POP from another queue */
         }
         lines_hear(fds[other], "00");
         ask(fds[other], "0f 05.. '/jobs'", "01.. 01.. 'v'");
@@ -490,6 +491,31 @@ static void woken_poppers_that_do_not_pop(const struct server *server)
         close(fds[other]);
         close(setter);
     }
+}
+
+/* In front of one that will pop, two clients wait that will not: of one, which is libcomm's, the server knows it, as no
+ * QUEUE_POP came with its WAIT; the other one waits for a key, too. */
+static void poppers_behind_who_only_waits(const struct server *server)
+{
+    int setter = greet(server), only = greet(server), more = greet(server), popper = greet(server);
+    ask(only, "05 01.. 0f.. 'libcomm/ordered'", "00");
+    lines_say(only, "06 01.. 05.. '/work'");
+    ask(setter, "05 01.. 05.. '/work'", "01");
+    lines_say(more, "06 02.. 05.. '/work' 06.. '/later'");
+    ask(setter, "05 01.. 05.. '/work'", "01");
+    lines_say(popper, "06 01.. 05.. '/work'");
+    ask(setter, "05 01.. 05.. '/work'", "01");
+    lines_say(setter, "0e 05.. '/work' 01.. 'v'");
+    lines_hear(only, "00");
+    lines_hear(popper, "00");
+    ask(popper, "0f 05.. '/work'", "01.. 01.. 'v'");
+    lines_hear_nothing(more);
+    lines_say(setter, "01 06.. '/later' 00..");
+    lines_hear(more, "00");
+    close(setter);
+    close(only);
+    close(more);
+    close(popper);
 }
 
 /* As many WAITs in a row as CANCEL_WAITs behind them: each costs no more than the first. */
@@ -618,6 +644,7 @@ int main(int argc, char **argv)
     ATTACK(slow_reader(&server, workers));
     ATTACK(many_wait_for_one_key(&server));
     ATTACK(woken_poppers_that_do_not_pop(&server));
+    ATTACK(poppers_behind_who_only_waits(&server));
     ATTACK(waits_in_a_row(&server, workers));
     ATTACK(many_connections(&server, workers));
     workers_stop(workers);
