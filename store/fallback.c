@@ -109,13 +109,13 @@ static comm_status status_of_key(const char *key, const char *suffix)
     return strlen(key) + strlen(suffix) > LIMIT_STORE_KEY_BYTES ? COMM_ERR_INVALID : COMM_ERR_NO_MEMORY;
 }
 
-/* A text that no other process uses. */
-static void make_nonce(char nonce[64])
+void store_nonce(char nonce[STORE_NONCE_BYTES])
 {
     uint64_t random = 0;
     if (getrandom(&random, sizeof random, GRND_NONBLOCK) != (ssize_t)sizeof random)
         random = (uint64_t)clock_now_ns() ^ (uint64_t)(uintptr_t)nonce;
-    snprintf(nonce, 64, "%d %016" PRIx64 " %016" PRIx64, (int)getpid(), random, (uint64_t)clock_now_ns());
+    snprintf(nonce, STORE_NONCE_BYTES, "%d %016" PRIx64 " %016" PRIx64, (int)getpid(), random,
+             (uint64_t)clock_now_ns());
 }
 
 static int equals(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
@@ -186,10 +186,10 @@ static comm_status append_once(comm_store *s, const char *key, const void *data,
 static comm_status append_in_turn(comm_store *s, const char *key, const void *data, size_t bytes,
                                   const struct store_wait *wait)
 {
-    char *turn = key_beside(key, "/appending"), nonce[64];
+    char *turn = key_beside(key, "/appending"), nonce[STORE_NONCE_BYTES];
     if (!turn)
         return status_of_key(key, "/appending");
-    make_nonce(nonce);
+    store_nonce(nonce);
     int64_t pause_ns = PAUSE_FIRST_NS;
     int ours = 0, done = 0;
     comm_status status = claim(s, turn, nonce, wait, &ours);

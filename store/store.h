@@ -139,6 +139,9 @@ comm_status store_call_barrier(comm_store *s, const char *key, int32_t world_siz
  * inside. FORKED, ABORTED (it is being closed) or INVALID (NULL), and then there is nothing to leave. */
 comm_status store_enter(comm_store *s, const char *what);
 comm_status store_leave(comm_store *s, comm_status status);
+/* A text that no other process uses. */
+enum { STORE_NONCE_BYTES = 64 };
+void store_nonce(char nonce[STORE_NONCE_BYTES]);
 /* The limit of a call that begins now; 0 is the handle's timeout. */
 struct store_wait store_wait_of(const comm_store *s, int64_t timeout_ms);
 /* INVALID, if these are no key and no value. */

@@ -61,6 +61,45 @@ comm_status tcp_ask_each(struct tcp_request *r, const char *const *keys, size_t 
     return status;
 }
 
+/* COMPARE_SET tells the two apart: it gives what it expected if the key is not there, and what it expects is no key's
+ * value. */
+static comm_status read_empty(struct tcp_request *r, const char *nonce, void **data, size_t *bytes)
+{
+    void *now = NULL;
+    size_t now_bytes = 0;
+    comm_status status = tcp_conn_read_value(r->c, &r->wait, &now, &now_bytes);
+    if (status != COMM_OK)
+        return status;
+    int there = now_bytes != strlen(nonce) || memcmp(now, nonce, now_bytes) != 0;
+    free(*data);
+    *data = there ? now : NULL;
+    *bytes = there ? now_bytes : 0;
+    if (!there)
+        free(now);
+    return COMM_OK;
+}
+
+comm_status tcp_ask_empty(struct tcp_request *r, const char *const *keys, size_t count, void **data, size_t *bytes)
+{
+    char nonce[STORE_NONCE_BYTES];
+    comm_status status = COMM_OK;
+    store_nonce(nonce);
+    for (size_t sent = 0, read = 0; read < count && status == COMM_OK;) {
+        for (; sent < count && r->c->out.bytes < TCP_BATCH_BYTES; sent++) {
+            if (bytes[sent] > 0)
+                continue;
+            tcp_put_keyed(r->c, WIRE_COMPARE_SET, keys[sent]);
+            wire_put_string(&r->c->out, nonce, strlen(nonce));
+            wire_put_string(&r->c->out, nonce, strlen(nonce));
+        }
+        status = tcp_conn_send(r->c, &r->wait);
+        for (; read < sent && status == COMM_OK; read++)
+            if (bytes[read] == 0)
+                status = read_empty(r, nonce, &data[read], &bytes[read]);
+    }
+    return status;
+}
+
 /* A request whose reply is one number. `key` may be NULL. */
 static comm_status ask_number(comm_store *s, enum wire_query query, const char *what, const char *key,
                               const struct store_wait *wait, int64_t *ret_value)

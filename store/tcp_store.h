@@ -117,6 +117,9 @@ comm_status tcp_join_add(comm_store *s, int64_t amount, const struct store_wait 
 
 /* Within a request: the value of `key`, or NULL if it is not there. Gives *ret_data (free). */
 comm_status tcp_ask_value(struct tcp_request *r, const char *key, void **ret_data, size_t *ret_bytes);
+/* Of keys with empty values as GET gave them (bytes[i] is 0): the values that they have. data[i] becomes NULL if there
+ * is no such key: a server gives an empty value then, too. Frees what it replaces. */
+comm_status tcp_ask_empty(struct tcp_request *r, const char *const *keys, size_t count, void **data, size_t *bytes);
 /* Which of the keys are there: ready[i] is WIRE_READY or not. */
 comm_status tcp_ask_each(struct tcp_request *r, const char *const *keys, size_t count, uint8_t *ready);
 /* INVALID, if a server refuses to add `amount` to this value. */

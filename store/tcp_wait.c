@@ -8,6 +8,7 @@
  * that it has said nothing. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -18,6 +19,7 @@ enum {
     MISSING_NAMED_MAX = 64,        /* keys that a timeout names, at most */
     MULTI_GET_BYTES = 16 << 20,    /* of one MULTI_GET: our server limits a request */
     MULTI_GET_CAREFUL = 16 << 10,  /* to servers that answer while they read, and do not read while we do not */
+    AGAIN_NS = 5000000,            /* before a get that found no value after its wait looks again */
 };
 
 /* What goes behind a WAIT: nothing, GET or QUEUE_POP of the same key. */
@@ -159,10 +161,34 @@ static comm_status wait_for_keys(comm_store *s, const char *what, const char *co
 
 /* ---- The calls ---- */
 
+/* An empty value may stand for none: another client has deleted the key since the wait ended, or a queue of that name
+ * ended it. OK without data then, after a pause, for the caller to wait again. */
+static comm_status look_again(comm_store *s, const char *key, const struct store_wait *wait, struct answer *answer)
+{
+    struct tcp_request r;
+    struct store_wait grace = store_grace(wait);
+    comm_status status = tcp_begin(&r, s, "get", key, &grace);
+    if (status == COMM_OK)
+        status = tcp_end(&r, tcp_ask_empty(&r, &key, 1, &answer->data, &answer->bytes));
+    if (status != COMM_OK || answer->data)
+        return status;
+    if (store_wait_closed(wait))
+        return store_fail_closed(wait);
+    if (store_wait_over(wait))
+        return store_fail_timeout(wait, &key, 1, NULL);
+    nanosleep(&(struct timespec){ 0, AGAIN_NS }, NULL);
+    return COMM_OK;
+}
+
 comm_status tcp_get(comm_store *s, const char *key, const struct store_wait *wait, void **ret_data, size_t *ret_bytes)
 {
     struct answer answer = { NULL, 0 };
-    comm_status status = wait_for_keys(s, "get", &key, 1, wait, TAIL_GET, &answer);
+    comm_status status;
+    do {
+        status = wait_for_keys(s, "get", &key, 1, wait, TAIL_GET, &answer);
+        if (status == COMM_OK && answer.bytes == 0)
+            status = look_again(s, key, wait, &answer);
+    } while (status == COMM_OK && !answer.data);
     if (status != COMM_OK) {
         free(answer.data);
         return status;
@@ -209,7 +235,15 @@ comm_status tcp_multi_get(comm_store *s, const char *const *keys, size_t count, 
         return status;
     while (status == COMM_OK && got < count)
         status = get_some(&r, keys + got, count - got, data + got, bytes + got, &got);
+    size_t empty = 0;
+    while (status == COMM_OK && empty < count && bytes[empty] > 0)
+        empty++;
+    if (status == COMM_OK && empty < count)
+        status = tcp_ask_empty(&r, keys, count, data, bytes);
     status = tcp_end(&r, status);
+    for (size_t i = empty; i < count && status == COMM_OK; i++)
+        if (!data[i])
+            status = tcp_get(s, keys[i], wait, &data[i], &bytes[i]);
     while (status != COMM_OK && got > 0) {
         free(data[--got]);
         data[got] = NULL;

@@ -849,6 +849,10 @@ fault("store", "turn_on_the_connection_has_no_limit", "store/tcp_client.c",
 fault("store", "silent_server_is_blamed_on_the_key", "store/tcp_wait.c",
       "if (status == COMM_ERR_TIMEOUT && c->dialect == WIRE_DIALECT_OLD)", "if (status == COMM_ERR_TIMEOUT)",
       "store silent")
+fault("store", "get_of_a_deleted_key_is_empty", "store/tcp_wait.c", "if (status == COMM_OK && answer.bytes == 0)",
+      "if (0)", "store scripted")
+fault("store", "multi_get_of_a_deleted_key_is_empty", "store/tcp_wait.c", "if (status == COMM_OK && empty < count)",
+      "if (0)", "store scripted")
 fault("store", "add_wakes_no_waiter", STATE, "wire_put_u64(reply, (uint64_t)value);\n    wake(state, request->key);",
       "wire_put_u64(reply, (uint64_t)value);", "store tcp", "store clients")
 fault("store", "closed_opener_counts_as_open", "store/file_share.c",

@@ -513,6 +513,18 @@ static void queues_have_a_name_space_of_their_own(struct pair *p)
     CHECK_OK(comm_store_add(p->a, "k", 3, NULL));
     check_pop(p->b, "k", LONG_MS, "item");
     check_text(p->b, "k", "3");
+
+    void *data = (void *)8;
+    size_t bytes = 4711;
+    const char *name = "line";
+    push(p->a, name, "item");
+    settle(p->a);
+    CHECK(queue_len(p->b, name) == 1);
+    CHECK_STATUS(comm_store_get(p->b, name, SHORT_MS, &data, &bytes), COMM_ERR_TIMEOUT); /* it is no value */
+    CHECK_ERROR_SAYS("line'");
+    CHECK(data == (void *)8 && bytes == 4711);
+    CHECK_STATUS(comm_store_multi_get(p->b, &name, 1, SHORT_MS, &data, &bytes), COMM_ERR_TIMEOUT);
+    check_pop(p->b, name, LONG_MS, "item");
 }
 
 /* ---- Handles ---- */

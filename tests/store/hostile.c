@@ -542,6 +542,46 @@ static void waits_in_a_row(const struct server *server, struct worker workers[GO
     free(replies);
 }
 
+static void *get_what_comes_and_goes(void *argument)
+{
+    comm_store *store = argument;
+    void *values[2] = { NULL, NULL };
+    size_t bytes[2];
+    const char *keys[] = { "restless", "restless" };
+    CHECK_OK(comm_store_get(store, keys[0], LINES_LIMIT_MS, &values[0], &bytes[0]));
+    CHECK(bytes[0] == 5 && memcmp(values[0], "value", 5) == 0);
+    comm_free(values[0]);
+    CHECK_OK(comm_store_multi_get(store, keys, 2, LINES_LIMIT_MS, values, bytes));
+    for (int i = 0; i < 2; i++) {
+        CHECK(bytes[i] == 5 && memcmp(values[i], "value", 5) == 0);
+        comm_free(values[i]);
+    }
+    return NULL;
+}
+
+/* A key that is set and deleted in one go wakes who waits for it, and then is not there: no value is made of that. */
+static void a_key_comes_and_goes(const struct server *server)
+{
+    enum { GETTERS = 3, ROUNDS = 2000 };
+    pthread_t threads[GETTERS];
+    comm_store *stores[GETTERS];
+    char url[64];
+    int setter = greet(server);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", server->port);
+    for (int i = 0; i < GETTERS; i++) {
+        CHECK_OK(comm_store_open(url, NULL, &stores[i]));
+        CHECK(pthread_create(&threads[i], NULL, get_what_comes_and_goes, stores[i]) == 0);
+    }
+    for (int i = 0; i < ROUNDS; i++)
+        ask(setter, "01 09.. '/restless' 05.. 'value' 08 09.. '/restless'", "01..");
+    lines_say(setter, "01 09.. '/restless' 05.. 'value'");
+    for (int i = 0; i < GETTERS; i++) {
+        pthread_join(threads[i], NULL);
+        comm_store_close(stores[i]);
+    }
+    close(setter);
+}
+
 static void many_connections(const struct server *server, struct worker workers[GOOD_CLIENTS])
 {
     int count = most(CONNECTIONS), *fds = calloc((size_t)count, sizeof *fds);
@@ -646,6 +686,7 @@ int main(int argc, char **argv)
     ATTACK(woken_poppers_that_do_not_pop(&server));
     ATTACK(poppers_behind_who_only_waits(&server));
     ATTACK(waits_in_a_row(&server, workers));
+    ATTACK(a_key_comes_and_goes(&server));
     ATTACK(many_connections(&server, workers));
     workers_stop(workers);
     check_memory(&server, 300);

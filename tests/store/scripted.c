@@ -11,7 +11,7 @@
 /* What the server does:
  *   A  accept a connection      H  hear the greeting of today, echo its number, and say `text`
  *   C  hear `text`              S  say `text`
- *   K  hear `text`, then a string of any content
+ *   K  hear `text`, then a string of any content       R  say that string
  *   X  end the connection       E  hear that the client closes it
  *   L  stop listening
  * Small letters: the same on the connection before the latest one that is not closed. */
@@ -29,6 +29,7 @@ struct server {
     pthread_t thread;
     int listener, port;
     int fd, fd_before;
+    uint8_t string[8 + 256]; /* with its length */
     const struct act *acts;
 };
 
@@ -42,12 +43,12 @@ static void hear_greeting(int fd, const char *reply)
     lines_say(fd, reply);
 }
 
-static void hear_string(int fd, const char *query)
+static void hear_string(struct server *s, int fd, const char *query)
 {
-    uint8_t length[8], text[256];
+    uint8_t *length = s->string;
     lines_hear(fd, query);
-    CHECK(recv(fd, length, sizeof length, MSG_WAITALL) == (ssize_t)sizeof length);
-    CHECK(length[1] == 0 && recv(fd, text, length[0], MSG_WAITALL) == (ssize_t)length[0]);
+    CHECK(recv(fd, length, 8, MSG_WAITALL) == 8);
+    CHECK(length[1] == 0 && recv(fd, s->string + 8, length[0], MSG_WAITALL) == (ssize_t)length[0]);
 }
 
 /* Say no more, and read on until the client has closed: else it might lose what was said before. */
@@ -77,7 +78,8 @@ static void *serve(void *argument)
         case 'H': hear_greeting(*fd, act->text); break;
         case 'C': lines_hear(*fd, act->text); break;
         case 'S': lines_say(*fd, act->text); break;
-        case 'K': hear_string(*fd, act->text); break;
+        case 'K': hear_string(s, *fd, act->text); break;
+        case 'R': lines_send(*fd, s->string, 8 + (size_t)s->string[0]); break;
         case 'E': lines_hear_end(*fd); close(*fd); *fd = -1; break;
         case 'L': close(s->listener); s->listener = -1; break;
         default: end_connection(fd); break;
@@ -205,6 +207,8 @@ static comm_status try_get(comm_store *s, int64_t timeout_ms)
 /* ---- PyTorch of today ---- */
 
 #define TWO_KEYS "02.. 02.. '/a' 02.. '/b'"
+/* A COMPARE_SET of what no key holds, after an empty value: it is what it says, or the key is not there ('R'). */
+#define EMPTY_OR_NOT(key) { 'K', "02 02.. " key }, { 'K', "" }
 
 static void pytorch_of_today(void)
 {
@@ -220,6 +224,7 @@ static void pytorch_of_today(void)
         { 'C', "09 03.. '/ap' 01.. 'x' 05 01.. 03.. '/ap'" }, { 'S', "00" },
         { 'C', "0b 02.. 02.. '/a' 01.. 'x' 02.. '/b' 02.. 'yz'" },
         { 'C', "06 " TWO_KEYS }, { 'S', "00" }, { 'C', "0a " TWO_KEYS }, { 'S', "01.. 'x' 00.." },
+        EMPTY_OR_NOT("'/b'"), { 'S', "00.." },
         { 'C', "01 05.. '/p/q/' 00.." },
         { 0, NULL } };
     struct server *server;
@@ -364,6 +369,25 @@ static void ours(void)
     pop(s, 30, COMM_ERR_TIMEOUT);
     list_one(s);
     CHECK_OK(comm_store_barrier(s, "bar", 1, 0));
+    end(s, server);
+}
+
+static void a_value_that_is_none(void)
+{
+    static const struct act acts[] = {
+        { 'A', "" }, { 'H', "00" },
+        { 'C', "06 01.. 02.. '/k' 03 02.. '/k'" }, { 'S', "00 00.." }, EMPTY_OR_NOT("'/k'"), { 'R', "" },
+        { 'C', "06 01.. 02.. '/k' 03 02.. '/k'" }, { 'S', "00 00.." }, EMPTY_OR_NOT("'/k'"), { 'S', "02.. 'vw'" },
+        { 'C', "06 01.. 02.. '/k' 03 02.. '/k'" }, { 'S', "00 00.." }, EMPTY_OR_NOT("'/k'"), { 'S', "00.." },
+        { 'C', "06 " TWO_KEYS }, { 'S', "00" }, { 'C', "0a " TWO_KEYS }, { 'S', "01.. 'x' 00.." },
+        EMPTY_OR_NOT("'/b'"), { 'R', "" },
+        { 'C', "06 01.. 02.. '/b' 03 02.. '/b'" }, { 'S', "00 02.. 'yz'" },
+        { 0, NULL } };
+    struct server *server;
+    comm_store *s = begin(acts, &server);
+    get(s, "k", "vw");
+    get(s, "k", "");
+    get_two(s, "x", "yz");
     end(s, server);
 }
 
@@ -568,8 +592,8 @@ static void a_client_that_does_not_come(void)
 int main(void)
 {
     static void (*const tests[])(void) = {
-        pytorch_of_today, timeouts_on_pytorch, what_pytorch_may_have, what_pytorch_may_lack, ours, pytorch_before_2_5,
-        pytorch_2_1, pytorch_1_13, broken_servers, a_server_that_is_silent, no_store_at_all,
+        pytorch_of_today, timeouts_on_pytorch, what_pytorch_may_have, what_pytorch_may_lack, ours, a_value_that_is_none,
+        pytorch_before_2_5, pytorch_2_1, pytorch_1_13, broken_servers, a_server_that_is_silent, no_store_at_all,
         a_client_that_does_not_come,
     };
     alarm(100);
