@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -277,11 +278,12 @@ static comm_status hash_new(const char *url, const char *name, int64_t timeout_m
 }
 
 /* The table of that name, with a reference; made if it is not there. names_lock is held, so that two threads that open
- * one name at the same moment get one table. A table whose last handle is being closed is passed over. */
+ * one name at the same moment get one table. A table whose last handle is being closed is passed over, and so is what
+ * the parent of a fork() had: a copy, whose lock another thread may have held. */
 static comm_status find_or_make(const char *url, const char *name, int64_t timeout_ms, struct hash_store **ret_store)
 {
     for (struct hash_store *h = *name ? names : NULL; h; h = h->next)
-        if (strcmp(h->name, name) == 0 && store_try_ref(&h->base)) {
+        if (strcmp(h->name, name) == 0 && h->base.owner_pid == (int32_t)getpid() && store_try_ref(&h->base)) {
             *ret_store = h;
             return COMM_OK;
         }

@@ -829,6 +829,8 @@ fault("store", "checksum_is_not_looked_at", "store/file_log.c", "if (check_of(at
 fault("store", "hash_waiters_are_woken_one_at_a_time", "store/hash.c",
       "pthread_cond_broadcast(&h->changed);\n    pthread_mutex_unlock(&h->lock);\n    return status;",
       "pthread_cond_signal(&h->changed);\n    pthread_mutex_unlock(&h->lock);\n    return status;", "store hash")
+fault("store", "child_of_fork_finds_its_parents_table", "store/hash.c",
+      " && h->base.owner_pid == (int32_t)getpid()", "", "store hash alone")
 fault("store", "fallback_pop_that_gives_up_leaves_no_mark", "store/fallback.c",
       "comm_status marked = s->kind->compare_set(s, at, \"\", 0, GIVEN_UP, 1, &grace, &data, &bytes);",
       "comm_status marked = COMM_ERR_NOT_FOUND;", "store least", "store user")

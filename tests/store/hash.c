@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "ranks.h"
@@ -93,6 +94,29 @@ static void names_are_apart(void)
     comm_store_close(other);
 }
 
+/* It is another process, whatever it has a copy of. */
+static void a_child_of_fork_has_names_of_its_own(void)
+{
+    int status = -1;
+    comm_store *store = open_store("hash://family");
+    CHECK_OK(comm_store_set(store, "k", "v", 1));
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        comm_store *own = open_store("hash://family"), *again = open_store("hash://family");
+        CHECK(!is_there(own));
+        CHECK_OK(comm_store_set(own, "k", "v", 1));
+        CHECK(is_there(again));
+        comm_store_close(own);
+        comm_store_close(again);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(is_there(store));
+    comm_store_close(store);
+}
+
 /* Of a store of any kind: they are checked before its scheme is looked at. */
 static void wrong_options_are_refused(void)
 {
@@ -117,6 +141,7 @@ int main(void)
 {
     alarm(100);
     names_are_apart();
+    a_child_of_fork_has_names_of_its_own();
     wrong_options_are_refused();
     run_threads(open_at_one_moment);
     run_threads(come_and_go);
