@@ -162,7 +162,9 @@ static comm_status user_remove(comm_store *s, const char *key, const struct stor
 static comm_status user_wait(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait)
 {
     char error[ERROR_CAPACITY];
-    comm_status status;
+    comm_status status = in_time(s, "wait", wait);
+    if (status != COMM_OK)
+        return status;
     do {
         *error = '\0';
         status = user(s)->ops.wait(user(s)->context, keys, count, slice_ms(wait), error, sizeof error);
@@ -214,7 +216,9 @@ static comm_status user_queue_pop(comm_store *s, const char *key, const struct s
     char error[ERROR_CAPACITY];
     void *data;
     size_t bytes;
-    comm_status status;
+    comm_status status = in_time(s, "queue_pop", wait);
+    if (status != COMM_OK)
+        return status;
     do {
         *error = '\0';
         data = NULL;

@@ -460,6 +460,33 @@ static void a_slow_store_of_the_user_s(void)
     comm_store_close(behind);
 }
 
+static atomic_int waits_begun;
+
+static comm_status begin_wait(void *context, const char *const *keys, size_t count, int64_t timeout_ms, char *error,
+                              size_t capacity)
+{
+    (void)context;
+    atomic_fetch_add(&waits_begun, 1);
+    return slow_said(comm_store_wait(behind, keys, count, timeout_ms), error, capacity);
+}
+
+/* A wait of the user's own is not begun either, if the step before it took all the time. */
+static void a_wait_of_the_user_s_that_comes_too_late(void)
+{
+    const comm_store_ops ops = { .struct_bytes = sizeof ops, .name = "late", .set = slow_set, .get = slow_get,
+                                 .add = slow_add, .compare_set = slow_compare_set, .check = slow_check,
+                                 .remove = slow_remove, .wait = begin_wait };
+    comm_store *store;
+    CHECK_OK(comm_store_open("hash://", NULL, &behind));
+    CHECK_OK(comm_store_create(&ops, NULL, &store));
+    CHECK_STATUS(comm_store_barrier(store, "b", 2, SLOW_MS / 2), COMM_ERR_TIMEOUT);
+    CHECK(atomic_load(&waits_begun) == 0);
+    CHECK_STATUS(comm_store_barrier(store, "c", 2, 2 * SLOW_MS + BRIEF_MS), COMM_ERR_TIMEOUT);
+    CHECK(atomic_load(&waits_begun) > 0);
+    comm_store_close(store);
+    comm_store_close(behind);
+}
+
 /* ---- Worlds ---- */
 
 static comm_status init_at(const char *url, int64_t limit_ms, int64_t *ret_took_ms)
@@ -561,6 +588,7 @@ int main(void)
         { "one who says a byte now and then", one_who_says_a_byte_now_and_then },
         { "a silent name server", a_silent_name_server },
         { "a slow store of the user's", a_slow_store_of_the_user_s },
+        { "a wait of the user's that comes too late", a_wait_of_the_user_s_that_comes_too_late },
         { "comm_init at a stopped server", comm_init_at_a_stopped_server },
         { "comm_init whose server is stopped", comm_init_whose_server_is_stopped },
     };
