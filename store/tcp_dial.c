@@ -17,7 +17,6 @@
 #include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -335,8 +334,7 @@ static struct tcp_conn *dial_once(const struct tcp_peer *peer, enum hello hello,
     freeaddrinfo(list);
     if (fd < 0)
         return NULL;
-    int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    tcp_tune(fd);
     struct tcp_conn *c = NULL;
     comm_status status = tcp_conn_create(fd, &c);
     if (status == COMM_OK)

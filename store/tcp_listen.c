@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,22 @@
 #include "base/descriptors.h"
 #include "base/error.h"
 
-enum { BACKLOG = 65535 }; /* the kernel cuts it down to somaxconn: a whole job may connect in one moment */
+enum {
+    BACKLOG = 65535, /* the kernel cuts it down to somaxconn: a whole job may connect in one moment */
+    KEEPALIVE_IDLE_S = 60, /* a server may have ten thousand clients that only wait */
+    KEEPALIVE_INTERVAL_S = 15,
+    KEEPALIVE_PROBES = 4,
+};
+
+void tcp_tune(int fd)
+{
+    int on = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, probes = KEEPALIVE_PROBES;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
 
 int tcp_is_localhost(const char *host)
 {

@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,6 +27,7 @@
 #include "base/descriptors.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "tcp_listen.h"
 #include "tcp_state.h"
 #include "wire.h"
 
@@ -451,8 +451,7 @@ static void connection_create(struct tcp_server *server, int fd)
         close(fd);
         return;
     }
-    int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    tcp_tune(fd);
     c->poll.data = c;
     c->server = server;
     c->fd = fd;

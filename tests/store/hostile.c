@@ -623,6 +623,49 @@ static void no_descriptors_left(void)
     server_stop(&server);
 }
 
+/* ---- The host of a client, or of the server, dies ---- */
+
+enum { TCP_ESTABLISHED_STATE = 1, KEEPALIVE_TIMER = 2 };
+
+/* How many ends of connections to this port there are, and of how many the kernel will probe the other one. */
+static int count_ends(int port, int *ret_probed)
+{
+    char line[512];
+    int ends = 0;
+    FILE *file = fopen("/proc/net/tcp", "r");
+    *ret_probed = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        unsigned local, remote, state, timer;
+        if (sscanf(line, " %*d: %*x:%x %*x:%x %x %*x:%*x %x:", &local, &remote, &state, &timer) != 4 ||
+            (local != (unsigned)port && remote != (unsigned)port) || state != TCP_ESTABLISHED_STATE)
+            continue;
+        ends++;
+        *ret_probed += timer == KEEPALIVE_TIMER;
+    }
+    if (file)
+        fclose(file);
+    return ends;
+}
+
+/* Neither says so: keepalive does, on both sides. A connection has that timer when nothing is on the way. */
+static void both_sides_are_probed(void)
+{
+    struct server server = server_start(0);
+    comm_store *store;
+    char url[64];
+    int probed = 0, ends, looks = 0;
+    enum { ENDS = 4, LOOKS = 2000 }; /* the server's process has a handle, too */
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", server.port);
+    CHECK_OK(comm_store_open(url, NULL, &store));
+    while ((ends = count_ends(server.port, &probed)) != 0 && (ends < ENDS || probed < ends) && looks++ < LOOKS)
+        nanosleep(&(struct timespec){ 0, 10000000 }, NULL);
+    CHECK(looks < LOOKS);
+    if (ends == 0)
+        printf("  not seen: there is no /proc/net/tcp\n");
+    comm_store_close(store);
+    server_stop(&server);
+}
+
 /* ---- The server dies ---- */
 
 static void *wait_for_ever(void *argument)
@@ -665,6 +708,7 @@ int main(int argc, char **argv)
     alarm(150);
     raise_limit();
     killed();
+    both_sides_are_probed();
     no_descriptors_left();
     struct server server = server_start(0);
     workers_start(&server, workers);
