@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/own_thread.h"
 #include "endpoint.h"
 #include "say.h"
 
@@ -148,7 +149,7 @@ static struct resolver *start(struct mesh *m)
     pthread_cond_init(&r->wanted, NULL);
     r->done.data = r;
     m->resolver = r; /* from here on resolver_stop and _free know it */
-    if (pthread_create(&r->thread, NULL, resolver_main, r) != 0)
+    if (own_thread_create(&r->thread, resolver_main, r) != 0)
         r->stop = 1;
     return r;
 }

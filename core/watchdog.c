@@ -3,12 +3,12 @@
 #include "watchdog.h"
 
 #include <assert.h>
-#include <signal.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/monotonic_cond.h"
+#include "base/own_thread.h"
 
 _Atomic int64_t comm__watchdog_wakes_ns = INT64_MAX;
 
@@ -74,21 +74,10 @@ static void *watch(void *argument)
 
 /* ---- Beginning and ending ---- */
 
-/* The program's signals are not for this thread. */
-static int create_thread(void)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&thread, NULL, watch, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 static void start(void)
 {
     monotonic_cond_init(&changed);
-    int failed = create_thread();
+    int failed = own_thread_create(&thread, watch, NULL);
     runs = !failed;
     if (failed)
         comm__log(COMM_LOG_WARN,

@@ -31,6 +31,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/monotonic_cond.h"
+#include "base/own_thread.h"
 #include "base/param.h"
 #include "tcp_conn.h"
 #include "tcp_listen.h"
@@ -124,7 +125,7 @@ static int resolve_name(const char *host, const char *service, const struct stor
     if (!r)
         return EAI_MEMORY;
     pthread_t thread;
-    if (pthread_create(&thread, NULL, resolve_on_thread, r) != 0) {
+    if (own_thread_create(&thread, resolve_on_thread, r) != 0) {
         r->holders = 1;
         resolution_release(r);
         return EAI_MEMORY; /* not on this thread: it has no way back */

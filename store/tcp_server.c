@@ -27,6 +27,7 @@
 #include "base/descriptors.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/own_thread.h"
 #include "tcp_listen.h"
 #include "tcp_state.h"
 #include "wire.h"
@@ -581,7 +582,7 @@ static comm_status server_init(struct tcp_server *server)
         error = uv_poll_start(&server->listener, UV_READABLE, on_store_listener);
     server->stop.data = server->listener.data = server->accept_again.data = server;
     if (!error)
-        error = -pthread_create(&server->thread, NULL, run, server);
+        error = -own_thread_create(&server->thread, run, server);
     return !error ? COMM_OK
                   : comm__fail(COMM_ERR_SYSTEM, "start a store server: %s%s", uv_strerror(error),
                                descriptors_cure(-error));

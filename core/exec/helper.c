@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/descriptors.h"
 #include "base/monotonic_cond.h"
+#include "base/own_thread.h"
 #include "say.h"
 
 void helper_init(struct helper *h, const struct helper_ops *ops, struct domain *d, const atomic_int *async_works)
@@ -133,7 +134,7 @@ comm_status helper_start(struct helper *h, int events)
 {
     h->events = events;
     h->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int failed = h->bell < 0 ? errno : pthread_create(&h->thread, NULL, help, h);
+    int failed = h->bell < 0 ? errno : own_thread_create(&h->thread, help, h);
     if (failed)
         return exec_fail(COMM_ERR_SYSTEM, "starting the helper thread: %s%s", strerror(failed),
                          descriptors_cure(failed));
