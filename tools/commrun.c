@@ -40,11 +40,13 @@ static void begin_failure(struct run *run, int exit_status)
         run_end_all(run, SIGTERM);
 }
 
-/* Record the first failure, and end the ranks. It is said when everything has ended. */
+/* Record the first failure, and end the ranks. It is said when everything has ended. With --keep-going the ranks go on
+ * after one has failed, so something may be the matter with the run afterwards: that is what ends it then. */
 void run_fail(struct run *run, int exit_status, const char *format, ...)
 {
-    if (run->failed)
+    if (run->failed && !run->options.keep_going)
         return;
+    run->failed_rank = NULL;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(run->failure, sizeof run->failure, format, arguments);
@@ -223,7 +225,7 @@ static const char *signal_name(int signal)
 static void on_end_signal(uv_signal_t *handle, int signal)
 {
     struct run *run = handle->data;
-    if (run->ending || run->failed) {
+    if (run->ending || (run->failed && !run->options.keep_going)) {
         for (int i = 0; i < run->options.local_count; i++)
             spawn_kill(&run->ranks[i], SIGKILL);
         if (run->running == 0)
@@ -231,7 +233,9 @@ static void on_end_signal(uv_signal_t *handle, int signal)
         return;
     }
     snprintf(run->failure, sizeof run->failure, "ended by SIG%s", signal_name(signal));
+    run->failed_rank = NULL;
     run->failed = 1;
+    run->options.keep_going = 0;
     run->exit_status = 128 + signal;
     if (run->nodes)
         nodes_failed(run);
@@ -267,7 +271,6 @@ static void on_continue_signal(uv_signal_t *handle, int signal)
 static void on_timeout(uv_timer_t *timer)
 {
     struct run *run = timer->data;
-    run->failed_rank = NULL;
     char late[128];
     int count = list_ranks(run, 1, late, sizeof late);
     run_fail(run, COMMRUN_EXIT_TIMEOUT, "rank%s %s did not end within --timeout %g s", count == 1 ? "" : "s", late,

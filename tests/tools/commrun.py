@@ -220,6 +220,32 @@ class Failures(unittest.TestCase):
         status, out, _ = run("-n", "2", "--keep-going", "sh", "-c", "[ $RANK = 0 ] && exit 3; sleep 0.3; echo done")
         self.assertEqual((status, out), (3, b"[1] done\n"))
 
+    def test_after_a_failure_with_keep_going_the_run_has_its_limits_still(self):
+        program = ["sh", "-c", "[ $RANK = 0 ] && exit 3; exec sleep 100"]
+        status, _, err = run("-n", "2", "--keep-going", "--timeout", "1", *program)
+        self.assertEqual(status, 124)
+        self.assertRegex(err, r"commrun: rank 1 did not end within --timeout 1 s\n$")
+        process = start("-n", "2", "--keep-going", "sh", "-c", "[ $RANK = 0 ] && exit 3; exec yes")
+        process.stdout.readline()
+        time.sleep(0.2)  # for rank 0 to have failed, most likely; else the test is easier
+        process.stdout.close()
+        try:
+            self.assertEqual(process.wait(LIMIT_S), 128 + signal.SIGPIPE)
+        finally:
+            process.kill()
+            process.stderr.close()
+
+    def test_after_a_failure_with_keep_going_a_signal_still_asks_first(self):
+        program = "[ $RANK = 0 ] && exit 3; trap 'echo asked; exit 0' INT; echo up; while :; do sleep 0.05; done"
+        process = start("-n", "2", "-v", "--keep-going", "--no-prefix", "sh", "-c", program)
+        said = b""
+        while b"exited with status 3" not in said:
+            said += process.stderr.readline()
+        self.assertEqual(process.stdout.readline(), b"up\n")
+        process.send_signal(signal.SIGINT)
+        status, out, err = finish(process)
+        self.assertEqual((status, out), (128 + signal.SIGINT, b"asked\n"), err)
+
     def test_wrong_options_are_refused(self):
         for arguments in ([], ["-n", "0", "true"], ["-n", "-1", "true"], ["-n", "65537", "true"], ["--bogus", "true"],
                           ["-n", "x", "true"], ["true"], ["-n", "2"],
