@@ -176,7 +176,8 @@ static void on_rank_ended(struct run *run, struct rank *rank, int status)
     describe_end(run, rank, text, sizeof text);
     if (run->options.verbose)
         run_say("%s", text);
-    if (status == 0 && run->running > 0 && !run->failed && !uv_is_active((uv_handle_t *)&run->waiting_timer))
+    int others_go_on = run->running > 0 && (run->options.keep_going || (status == 0 && !run->failed));
+    if (others_go_on && !uv_is_active((uv_handle_t *)&run->waiting_timer))
         uv_timer_start(&run->waiting_timer, on_waiting, COMMRUN_WAITING_MS, COMMRUN_WAITING_MS);
     int by_signal = WIFSIGNALED(status);
     /* A rank that is killed takes others with it, within the same turn of the loop if the machine is slow: then the one

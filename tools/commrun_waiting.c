@@ -1,8 +1,9 @@
-/* A rank that has ended well, but had not joined the world that others wait to come together: it will not come any
- * more. The store shows which ranks wait (the keys are those of core/join.c). They are told there, and so end with the
- * reason instead of their time limit. */
+/* A rank that has ended, but had not joined the world that others wait to come together: it will not come any more. (It
+ * has ended well, or the others go on by --keep-going.) The store shows which ranks wait (the keys are those of
+ * core/join.c). They are told there, and so end with the reason instead of their time limit. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include "commrun.h"
 
@@ -71,12 +72,18 @@ static void look_at_world(struct run *run, const struct keys *keys, const char *
         return;
     for (int i = 0; i < run->options.local_count; i++) {
         const struct rank *rank = &run->ranks[i];
-        char why[256];
-        if (!rank->pid || rank->running || rank->wait_status != 0 || has_rank(keys, prefix, rank->rank))
+        char why[256], others[64];
+        if (!rank->pid || rank->running || has_rank(keys, prefix, rank->rank))
             continue;
-        int waiting = count_waiting(run, keys, prefix);
-        snprintf(why, sizeof why, "rank %d (pid %d) ended with status 0 while %d other%s wait%s for it in comm_init",
-                 rank->rank, rank->pid, waiting, waiting == 1 ? "" : "s", waiting == 1 ? "s" : "");
+        int waiting = count_waiting(run, keys, prefix), status = rank->wait_status;
+        snprintf(others, sizeof others, "%d other%s wait%s for it in comm_init", waiting, waiting == 1 ? "" : "s",
+                 waiting == 1 ? "s" : "");
+        if (WIFSIGNALED(status))
+            snprintf(why, sizeof why, "rank %d (pid %d) was killed by signal %d while %s", rank->rank, rank->pid,
+                     WTERMSIG(status), others);
+        else
+            snprintf(why, sizeof why, "rank %d (pid %d) ended with status %d while %s", rank->rank, rank->pid,
+                     WEXITSTATUS(status), others);
         run_say("%s", why);
         tell(run, prefix, why);
         return;
@@ -89,9 +96,9 @@ void waiting_look(struct run *run)
     if (!run->store || comm_store_list_keys(run->store, &keys.names, &keys.count) != COMM_OK)
         return;
     for (size_t i = 0; i < keys.count; i++) {
-        const char *name = keys.names[i], *end = strstr(name, "/terms");
+        const char *name = keys.names[i], *end = strrchr(name, '/'); /* a world's name may hold one, too */
         char prefix[PREFIX_BYTES];
-        if (strncmp(name, "comm/", 5) != 0 || !end || end[6] || end - name >= PREFIX_BYTES)
+        if (strncmp(name, "comm/", 5) != 0 || !end || strcmp(end, "/terms") != 0 || end - name >= PREFIX_BYTES)
             continue;
         snprintf(prefix, sizeof prefix, "%.*s", (int)(end - name), name);
         look_at_world(run, &keys, prefix);

@@ -171,6 +171,15 @@ class Failures(unittest.TestCase):
         self.assertRegex(err, "commrun: " + words)
         self.assertRegex(err, r"\[[12]\] comm_init: comm_init of world 'world' \(rank [12] of 3\): " + words)
 
+    def test_with_keep_going_who_waits_for_one_that_has_failed_is_told(self):
+        for how, words in (("exit 7", "ended with status 7"), ("kill -9 $$", "was killed by signal 9")):
+            code, _, err = run("-n", "3", "--keep-going", "sh", "-c", f"[ $RANK = 0 ] && {how}; exec {WORLDS}",
+                               env=dict(os.environ, COMM_TIMEOUT_MS="600000"))
+            self.assertEqual(code, 7 if how == "exit 7" else 137)
+            words = r"rank 0 \(pid \d+\) " + words + r" while (2 others wait|1 other waits) for it in comm_init"
+            for rank in (1, 2):
+                self.assertRegex(err, rf"\[{rank}\] comm_init: .* \(rank {rank} of 3\): " + words)
+
     def test_a_rank_that_ends_while_others_work_is_no_news(self):
         code, _, err = run("-n", "2", "sh", "-c", f"[ $RANK = 0 ] || sleep 2.5")
         self.assertEqual((code, err), (0, ""))
