@@ -16,7 +16,7 @@
 
 #include "commrun.h"
 
-enum { DRAIN_MS = 1000, KILL_DRAIN_MS = 300, EXIT_USAGE = 2, RANKS_MAX = 65536 };
+enum { DRAIN_MS = 1000, KILL_DRAIN_MS = 300, EXIT_USAGE = 2, RANKS_MAX = 65536, SECRET_READ_BYTES = 256 };
 
 /* ---- Saying ---- */
 
@@ -326,25 +326,57 @@ static void make_name(char *text, size_t bytes)
         snprintf(text + 2 * i, 3, "%02x", random[i]);
 }
 
+static int is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+/* The file's only word, whole: a part of a secret would be a weak one. */
+static int read_secret(struct run *run)
+{
+    const char *path = run->options.secret_file;
+    char text[SECRET_READ_BYTES];
+    FILE *file = fopen(path, "re");
+    size_t bytes = file ? fread(text, 1, sizeof text, file) : 0, begin = 0, end;
+    int error = !file || ferror(file) ? errno : 0;
+    if (file)
+        fclose(file);
+    while (bytes > begin && is_blank(text[bytes - 1]))
+        bytes--;
+    while (begin < bytes && is_blank(text[begin]))
+        begin++;
+    for (end = begin; end < bytes && (unsigned char)text[end] > ' ' && text[end] != 127;)
+        end++;
+    if (!error && end > begin && end == bytes && end - begin < sizeof run->secret) {
+        snprintf(run->secret, sizeof run->secret, "%.*s", (int)(end - begin), text + begin);
+        return 0;
+    }
+    run_fail(run, 1, "reading the secret from '%s': %s", path,
+             error            ? strerror(error)
+             : begin == bytes ? "it is empty"
+             : end < bytes    ? "it is not one word: it holds a blank or a control character. Make one of random bytes "
+                                "by: od -An -vtx1 -N32 /dev/urandom | tr -d ' \\n'"
+                              : "it is longer than 128 bytes");
+    return -1;
+}
+
 /* From a file, else from the environment, else random for this run (several hosts: node 0's; see nodes_join). */
 static int choose_secret(struct run *run)
 {
     const char *given = getenv("COMM_SECRET");
     if (run->options.secret_file) {
-        FILE *file = fopen(run->options.secret_file, "re");
-        if (!file || fscanf(file, "%128s", run->secret) != 1) {
-            run_fail(run, 1, "reading the secret from '%s': %s", run->options.secret_file,
-                     file ? "it is empty" : strerror(errno));
-            if (file)
-                fclose(file);
+        if (read_secret(run) != 0)
+            return -1;
+    } else if (given && *given) {
+        if (strlen(given) >= sizeof run->secret) {
+            run_fail(run, 1, "COMM_SECRET has %zu bytes; at most %zu", strlen(given), sizeof run->secret - 1);
             return -1;
         }
-        fclose(file);
-    } else if (given && *given) {
         snprintf(run->secret, sizeof run->secret, "%s", given);
     } else if (run->options.node_rank == 0) {
         make_name(run->secret, 64);
     }
+    run->secret_is_given = run->options.secret_file || (given && *given);
     if (run->options.verbose)
         run_say("the secret is %s", run->options.secret_file ? "the file's"
                                     : given && *given        ? "COMM_SECRET's"

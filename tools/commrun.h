@@ -74,6 +74,7 @@ struct run {
     int first_rank, world_size;
     comm_store *store;
     char master_addr[256], secret[129], job[33];
+    int secret_is_given; /* by a file or COMM_SECRET: node 0 does not hand it out */
     int32_t master_port;
     struct nodes *nodes; /* NULL on one host */
 

@@ -91,8 +91,7 @@ static int share_secret(struct run *run)
     if (run->options.node_rank == 0) {
         if (comm_store_set(run->store, "commrun/job", run->job, strlen(run->job)) != COMM_OK)
             return fail_store(run, "publishing the job's name");
-        int given = run->options.secret_file || getenv("COMM_SECRET");
-        const char *secret = given ? "" : run->secret;
+        const char *secret = run->secret_is_given ? "" : run->secret;
         if (comm_store_set(run->store, "commrun/secret", secret, strlen(secret)) != COMM_OK)
             return fail_store(run, "publishing the job's secret");
         return 0;

@@ -284,6 +284,25 @@ class Failures(unittest.TestCase):
 
 
 class Environment(unittest.TestCase):
+    def test_a_secret_is_taken_whole_or_refused(self):
+        with tempfile.NamedTemporaryFile() as file:
+            def said(content):
+                file.seek(0)
+                file.truncate()
+                file.write(content)
+                file.flush()
+                status, out, err = run("-n", "1", "--no-prefix", "--secret-file", file.name, "sh", "-c",
+                                       "printf %s $COMM_SECRET")
+                return out.rstrip() if status == 0 else err
+            for good in (b"word", b"\n word\r\n\n", b"x" * 128, "g\u00e4ste".encode()):
+                self.assertEqual(said(good), good.strip())
+            for bad, why in ((b"", "it is empty"), (b" \n", "it is empty"), (b"two words", "it is not one word"),
+                             (b"\0word", "it is not one word"), (b"wo\0rd", "it is not one word"),
+                             (b"x" * 129, "longer than 128 bytes"), (b"x" * 5000, "longer than 128 bytes")):
+                self.assertIn(why, said(bad))
+        status, _, err = run("-n", "1", "true", env={**os.environ, "COMM_SECRET": "x" * 129})
+        self.assertEqual((status, err), (1, "commrun: COMM_SECRET has 129 bytes; at most 128\n"))
+
     def test_variables_are_set_and_other_launchers_cleared(self):
         surroundings = {**os.environ, "OMPI_COMM_WORLD_RANK": "5", "RANK": "9", "COMM_SECRET": ""}
         status, out, _ = run("-n", "1", "--env", "MINE=a=b", "env", env=surroundings)

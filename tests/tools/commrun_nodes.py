@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """commrun on two hosts: commrun_nodes.py COMMRUN PLACE."""
+import os
 import pathlib
 import subprocess
 import sys
@@ -21,9 +22,9 @@ def finish(*nodes):
 
 
 class Nodes(two_hosts.TwoHosts):
-    def node(self, rank, count, *program, nnodes=2):
+    def node(self, rank, count, *program, nnodes=2, **more):
         return subprocess.Popen(self.on(rank, COMMRUN, "-n", str(count), "--nnodes", str(nnodes), "--node-rank",
-                                        str(rank), "--rendezvous", AT, *program),
+                                        str(rank), "--rendezvous", AT, *program), env={**os.environ, **more},
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def test_the_hosts_form_one_world(self):
@@ -35,6 +36,12 @@ class Nodes(two_hosts.TwoHosts):
     def test_all_hosts_have_one_secret(self):
         nodes = finish(*(self.node(i, 1, "--no-prefix", "sh", "-c", "echo $COMM_SECRET") for i in range(2)))
         self.assertEqual(nodes[0][0][0], nodes[1][0][0])
+        self.assertEqual(len(nodes[0][0][0]), 65)
+
+    def test_an_empty_secret_is_none(self):
+        nodes = finish(*(self.node(i, 1, "--no-prefix", "sh", "-c", "echo $COMM_SECRET", COMM_SECRET="")
+                         for i in range(2)))
+        self.assertEqual(nodes[0][0][0], nodes[1][0][0], nodes)
         self.assertEqual(len(nodes[0][0][0]), 65)
 
     def test_a_failure_is_known_everywhere(self):
