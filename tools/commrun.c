@@ -34,10 +34,10 @@ static void begin_failure(struct run *run, int exit_status)
 {
     run->failed = 1;
     run->exit_status = exit_status;
-    if (run->nodes && !run->options.keep_going)
-        nodes_failed(run);
     if (run->running > 0 && !run->options.keep_going)
         run_end_all(run, SIGTERM);
+    if (run->nodes && !run->options.keep_going)
+        nodes_failed(run);
 }
 
 /* Record the first failure, and end the ranks. It is said when everything has ended. With --keep-going the ranks go on
@@ -238,9 +238,9 @@ static void on_end_signal(uv_signal_t *handle, int signal)
     run->failed = 1;
     run->options.keep_going = 0;
     run->exit_status = 128 + signal;
+    run_end_all(run, signal);
     if (run->nodes)
         nodes_failed(run);
-    run_end_all(run, signal);
     if (run->running == 0) {
         run->all_ended = 1;
         uv_stop(&run->loop);

@@ -23,6 +23,7 @@ enum {
     COMMRUN_LAST_BYTES = 4096,
     COMMRUN_GRACE_MS = 5000, /* from SIGTERM to SIGKILL */
     COMMRUN_WAITING_MS = 1000, /* between looks whether a rank waits for one that has ended */
+    COMMRUN_STORE_MS = 3000, /* for node 0 to answer, while there are ranks: the loop may stand so long */
     COMMRUN_TEXT_BYTES = 8192,
     COMMRUN_EXIT_TIMEOUT = 124,
 };

@@ -235,6 +235,7 @@ static void pulse_main(void *context)
 int nodes_watch(struct run *run)
 {
     struct nodes *nodes = run->nodes;
+    (void)comm_store_set_timeout(run->store, COMMRUN_STORE_MS);
     if (uv_thread_create(&nodes->watcher, watcher_main, nodes) != 0 ||
         uv_thread_create(&nodes->pulse, pulse_main, nodes) != 0) {
         run_fail(run, 1, "starting a thread failed");

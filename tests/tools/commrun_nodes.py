@@ -2,8 +2,10 @@
 """commrun on two hosts: commrun_nodes.py COMMRUN PLACE."""
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 import two_hosts  # noqa: E402
@@ -43,6 +45,22 @@ class Nodes(two_hosts.TwoHosts):
                          for i in range(2)))
         self.assertEqual(nodes[0][0][0], nodes[1][0][0], nodes)
         self.assertEqual(len(nodes[0][0][0]), 65)
+
+    def test_who_cannot_reach_node_0_ends_its_ranks_all_the_same(self):
+        first = self.node(0, 1, "sleep", "1000")
+        second = self.node(1, 1, "sh", "-c", "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+        self.assertEqual(second.stdout.readline(), "[1] up\n")
+        time.sleep(1)
+        self.cut()
+        began = time.monotonic()
+        second.send_signal(signal.SIGTERM)
+        self.assertEqual(second.stdout.readline(), "[1] asked\n")
+        self.assertLess(time.monotonic() - began, 10)
+        (_, err), status = finish(second)[0]
+        self.assertLess(time.monotonic() - began, 30)
+        self.assertEqual(status, 128 + signal.SIGTERM, err)
+        first.terminate()
+        finish(first)
 
     def test_a_failure_is_known_everywhere(self):
         program = ["sh", "-c", "[ $RANK = 2 ] && { echo oops >&2; exit 9; }; exec sleep 1000"]
