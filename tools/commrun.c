@@ -173,6 +173,7 @@ static void on_rank_ended(struct run *run, struct rank *rank, int status)
     rank->wait_status = status;
     rank->running = 0;
     run->running--;
+    spawn_forget(rank);
     describe_end(run, rank, text, sizeof text);
     if (run->options.verbose)
         run_say("%s", text);
@@ -228,7 +229,8 @@ static void on_end_signal(uv_signal_t *handle, int signal)
     struct run *run = handle->data;
     if (run->ending || (run->failed && !run->options.keep_going)) {
         for (int i = 0; i < run->options.local_count; i++)
-            spawn_kill(&run->ranks[i], SIGKILL);
+            if (run->ranks[i].running)
+                spawn_kill(&run->ranks[i], SIGKILL);
         if (run->running == 0)
             uv_stop(&run->loop);
         return;

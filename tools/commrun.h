@@ -114,7 +114,8 @@ int spawn_find_program(struct run *run);
 int spawn_room(struct run *run);  /* are there enough descriptors for all ranks? */
 int spawn_guard(struct run *run); /* before anything else is started */
 int spawn_rank(struct run *run, struct rank *rank);
-void spawn_kill(struct rank *rank, int signal);
+void spawn_kill(struct rank *rank, int signal); /* a rank that runs: the number of another one may be in use again */
+void spawn_forget(const struct rank *rank);     /* it has ended, and the guard must not kill its group any more */
 void spawn_sweep(struct run *run); /* kill what is left of the ranks' descendants, and wait for it */
 void spawn_guard_done(struct run *run);
 

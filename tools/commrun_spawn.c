@@ -6,7 +6,7 @@
  * Three nets catch what a rank may leave behind. Each rank leads a process group, so a signal reaches its children.
  * commrun is a subreaper, so orphans become its children, also those that made a session of their own. And against
  * kill -9 of commrun itself there is the guard, a process that waits for commrun's end of a pipe to close, then kills
- * the groups, and whatever else has the job's COMM_JOB in its environment. */
+ * the groups of the ranks that run, and whatever else has the job's COMM_JOB in its environment. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -351,6 +351,13 @@ void spawn_kill(struct rank *rank, int signal)
         kill(-rank->pid, signal);
 }
 
+void spawn_forget(const struct rank *rank)
+{
+    pid_t ended = -rank->pid;
+    if (write(rank->run->guard_fd, &ended, sizeof ended) != sizeof ended)
+        return; /* without a guard there is nothing to forget */
+}
+
 /* ---- Sweeping ---- */
 
 /* 1 if `pid` was a child of ours other than the guard, which is killed then. */
@@ -394,11 +401,13 @@ static int kill_children(const struct run *run)
     return found;
 }
 
-/* Killing a child hands its children to us, so go on until there is none. */
+/* Killing a child hands its children to us, so go on until there is none. That finds what is left of ranks that ended,
+ * too: their groups may be other processes' by now. */
 void spawn_sweep(struct run *run)
 {
     for (int i = 0; i < run->options.local_count; i++)
-        spawn_kill(&run->ranks[i], SIGKILL);
+        if (run->ranks[i].running)
+            spawn_kill(&run->ranks[i], SIGKILL);
     while (kill_children(run)) {
         siginfo_t info;
         if (waitid(P_ALL, 0, &info, WEXITED | WNOWAIT) != 0)
@@ -449,8 +458,11 @@ static _Noreturn void guard(int fd, const char *job)
     while (read(3, &group, sizeof group) == sizeof group) {
         if (group == 0)
             _exit(0); /* commrun has cleaned up itself */
-        if (count < GROUPS_MAX)
+        if (group > 0 && count < GROUPS_MAX)
             groups[count++] = group;
+        for (int i = 0; group < 0 && i < count; i++)
+            if (groups[i] == -group)
+                groups[i--] = groups[--count];
     }
     for (int i = 0; i < count; i++)
         kill(-groups[i], SIGKILL);

@@ -75,6 +75,55 @@ def read_pids(process, count):
     return [int(process.stdout.readline().split()[-1]) for _ in range(count)]
 
 
+# Rank 0 ends, then a process that is not commrun's gets its number, and a group of its own.
+STRANGER = r"""
+import os, subprocess, sys, time
+commrun, folder, how = sys.argv[1:]
+ranks = "[ $RANK = 0 ] && { echo $$ > pid; exit 0; }; until [ -e end ]; do sleep 0.01; done"
+run = subprocess.Popen([commrun, "-n", "2", "sh", "-c", ranks], cwd=folder)
+def content():
+    try:
+        return open(folder + "/pid").read().strip()
+    except FileNotFoundError:
+        return ""
+def is_there(pid):
+    return os.path.exists(f"/proc/{pid}")
+while not content() or is_there(content()):
+    time.sleep(0.01)
+wanted, pid = int(content()), 0
+question, answer = os.pipe(), os.pipe()
+while pid != wanted:
+    with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+        last.write(str(wanted - 1))
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        os.close(question[1])
+        if os.getpid() == wanted:
+            os.write(answer[1], os.read(question[0], 1))
+        os._exit(0)
+os.close(answer[1])
+while os.getpgid(wanted) != wanted:
+    time.sleep(0.01)
+if how == "end":
+    open(folder + "/end", "w").close()
+else:
+    run.kill()
+run.wait()
+def is_at_work(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            text = stat.read()
+    except OSError:
+        return False
+    return "(commrun" in text and text.rsplit(")", 1)[1].split()[0] not in "ZX"
+while any(is_at_work(p) for p in os.listdir("/proc") if p.isdigit()):
+    time.sleep(0.01)
+os.write(question[1], b"?")
+print("let be" if os.read(answer[0], 1) else "killed")
+"""
+
+
 class Output(unittest.TestCase):
     def test_ranks_know_their_place_and_lines_their_rank(self):
         status, out, err = run("-n", "3", "sh", "-c",
@@ -188,6 +237,18 @@ class Failures(unittest.TestCase):
         status, _, err = run("-n", "3", "sh", "-c", "[ $RANK = 2 ] && kill -9 $$; exec sleep 100")
         self.assertEqual(status, 137)
         self.assertRegex(err, r"rank 2 \(pid \d+\) was killed by signal 9 \(SIGKILL\)\n$")
+
+    def test_a_process_that_has_the_number_of_an_ended_rank_is_let_be(self):
+        inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+        if not shutil.which("unshare") or subprocess.run([*inside, "test", "-w", "/proc/sys/kernel/ns_last_pid"],
+                                                         capture_output=True).returncode:
+            self.skipTest("no process name spaces here")
+        for how in ("end", "kill"):  # commrun itself sweeps, or its guard
+            with tempfile.TemporaryDirectory() as folder:
+                program = [*inside, sys.executable, "-c", STRANGER, os.path.abspath(COMMRUN), folder, how]
+                status, out, err = finish(subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                                           stderr=subprocess.PIPE))
+                self.assertEqual((status, out), (0, b"let be\n"), err)
 
     def test_a_program_that_is_not_there_is_one_error(self):
         status, out, err = run("-n", "4", "no-such-program")
