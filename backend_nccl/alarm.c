@@ -355,13 +355,20 @@ static void end_for_peer(struct group *g, int rank, const char *why)
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Called with the world's lock, which is released meanwhile: w->checked keeps the group open. */
+/* Called with the world's lock. */
+static struct group *next_to_check(struct world *w, int64_t now_ns)
+{
+    struct group *g = w->groups;
+    while (g && (g->checked_ns > now_ns - SLOW_NS || !is_slow(g, now_ns)))
+        g = g->next;
+    return g;
+}
+
+/* Called with the world's lock, which is released meanwhile: w->checked keeps the group open, but not in the list. */
 static void look_after_peers(struct world *w)
 {
     int64_t now_ns = host->now_ns();
-    for (struct group *g = w->groups; g; g = g->next) {
-        if (g->checked_ns > now_ns - SLOW_NS || !is_slow(g, now_ns))
-            continue;
+    for (struct group *g; !w->stopping && (g = next_to_check(w, now_ns));) {
         w->checked = g;
         pthread_mutex_unlock(&w->lock);
         char why[WHY_BYTES];
