@@ -319,7 +319,7 @@ comm_status flights_issued(struct communicator *c)
         if (f->made != NCCL_NO_REDOP)
             nccl.RedOpDestroy(f->made, c->comm);
         if (leaves_for_stream(f))
-            status = order(c, f->stream, f->op.stream);
+            status = order(f->at, f->stream, f->op.stream);
         if (!f->captured)
             recorded = cuda.EventRecord(f->done, f->stream);
         if (recorded != CUDA_OK)
@@ -371,6 +371,11 @@ static comm_status meet_self(struct communicator *c, struct flight *f)
     if (status != CUDA_OK)
         return fail_cuda(status, "cudaMemcpyAsync");
     (is_send ? other : f)->op.recv.count = send->send.count;
+    if (other->at != c) { /* of another device, where its event is recorded */
+        comm_status ordered = order(c, c->stream, other->stream);
+        if (ordered != COMM_OK)
+            return ordered;
+    }
     return flights_issued(c);
 }
 

@@ -245,6 +245,38 @@ static void messages_to_oneself(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* From one of its devices to another: what follows in the receiver's stream comes after the copy. */
+static void messages_between_own_devices(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = cases_world(rank, NULL);
+    comm_op_options here = on_gpu(), there;
+    comm_work *send, *recv;
+    int other = (rank + size) % gpu_count();
+    for (int turn = 0; turn < 4 && comm_device_at(COMM_DEVICE_CUDA, other) != here.device; turn++) {
+        int32_t *out = vector_new(LARGE, rank + turn), *in;
+        CHECK_CUDA(gpu.SetDevice(other));
+        cuda_stream stream = gpu_stream();
+        in = vector_new(LARGE, -1);
+        there = on_stream(stream);
+        there.device = comm_device_at(COMM_DEVICE_CUDA, other);
+        gpu_thread();
+        if (turn % 2)
+            CHECK_OK(comm_send(world, out, LARGE, COMM_DTYPE_I32, rank, &here, &send));
+        CHECK_OK(comm_recv(world, in, LARGE, COMM_DTYPE_I32, rank, &there, &recv));
+        if (turn % 2 == 0)
+            CHECK_OK(comm_send(world, out, LARGE, COMM_DTYPE_I32, rank, &here, &send));
+        finish(recv);
+        CHECK_CUDA(gpu.StreamSynchronize(stream));
+        CHECK_VECTOR(in, LARGE, rank + turn);
+        finish(send);
+        CHECK_CUDA(gpu.StreamDestroy(stream));
+        gpu_memory_free(in);
+        gpu_memory_free(out);
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
 /* Tags and COMM_ANY_SOURCE are refused with the way out. */
 static void tags_are_refused(int rank, int size, void *arg)
 {
@@ -506,6 +538,7 @@ static const struct nccl_case cases[] = {
     { "a batch as one group", batch_as_one_group, 3 },
     { "a batch begins a group", batch_begins_a_group, 2 },
     { "messages to oneself", messages_to_oneself, 2 },
+    { "messages between own devices", messages_between_own_devices, 2 },
     { "tags are refused", tags_are_refused, 2 },
     { "all_to_all in place", all_to_all_in_place, 3 },
     { "registered memory", registered_memory, 3 },
