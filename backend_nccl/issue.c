@@ -57,11 +57,10 @@ static nccl_status all_gather(struct communicator *c, const comm_op *op, cuda_st
     return both(status, nccl.GroupEnd());
 }
 
+/* Not ncclGather and ncclScatter: a rank may take the plain form where another takes an uneven one (comm.h). */
 static nccl_status gather(struct communicator *c, const comm_op *op, cuda_stream stream)
 {
     size_t bytes = op->element_bytes, count, own;
-    if (nccl.Gather && is_plain(op, &op->recv))
-        return nccl.Gather(op->send.data, op->recv.data, op->send.count * bytes, NCCL_U8, op->root, c->comm, stream);
     if (c->rank != op->root)
         return send_bytes(c, op->send.data, op->send.count * bytes, op->root, stream);
     nccl_status status = copy(comm_op_block(&op->recv, bytes, c->rank, &own), op->send.data, op->send.count * bytes,
@@ -80,8 +79,6 @@ static nccl_status gather(struct communicator *c, const comm_op *op, cuda_stream
 static nccl_status scatter(struct communicator *c, const comm_op *op, cuda_stream stream)
 {
     size_t bytes = op->element_bytes, count, own;
-    if (nccl.Scatter && is_plain(op, &op->send))
-        return nccl.Scatter(op->send.data, op->recv.data, op->recv.count * bytes, NCCL_U8, op->root, c->comm, stream);
     if (c->rank != op->root)
         return recv_bytes(c, op->recv.data, op->recv.count * bytes, op->root, stream);
     nccl_status status = copy(op->recv.data, comm_op_block(&op->send, bytes, c->rank, &own),

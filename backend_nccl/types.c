@@ -127,8 +127,9 @@ void describe_calls(void *context, void (*line)(const char *text, void *line_con
     line(text, line_context);
     line("all_reduce, reduce, broadcast, all_gather, reduce_scatter: NCCL's own", line_context);
     line("all_gather, uneven: a group of ncclBroadcast; reduce_scatter, uneven: a group of ncclReduce", line_context);
-    snprintf(text, sizeof text, "gather, scatter, all_to_all: %s; uneven: a group of ncclSend and ncclRecv",
-             nccl.AlltoAll ? "ncclGather, ncclScatter, ncclAlltoAll" : "a group of ncclSend and ncclRecv");
+    line("gather, scatter: a group of ncclSend and ncclRecv", line_context);
+    snprintf(text, sizeof text, "all_to_all: %s; uneven: a group of ncclSend and ncclRecv",
+             nccl.AlltoAll ? "ncclAlltoAll" : "a group of ncclSend and ncclRecv");
     line(text, line_context);
     line("barrier: ncclAllReduce of one element", line_context);
     line("send, recv: ncclSend, ncclRecv on a communicator of the two ranks, one per direction", line_context);

@@ -277,6 +277,36 @@ static void messages_between_own_devices(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* Each rank takes any form of a gather or a scatter. */
+static void forms_meet(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = cases_world(rank, NULL);
+    comm_op_options o = on_gpu();
+    int32_t *one = vector_new(COUNT, 0), *all = vector_new((size_t)size * COUNT, -1);
+    size_t counts[RANKS_MAX];
+    for (int r = 0; r < size; r++)
+        counts[r] = COUNT;
+    for (int turn = 0; turn < 2 * size; turn++) {
+        int root = turn % size;
+        vector_fill(one, COUNT, rank + turn);
+        if ((rank + turn / size) % 2)
+            CHECK_OK(comm_gather_v(world, one, COUNT, all, counts, NULL, COMM_DTYPE_I32, root, &o, NULL));
+        else
+            CHECK_OK(comm_gather(world, one, all, COUNT, COMM_DTYPE_I32, root, &o, NULL));
+        for (int r = 0; r < size && rank == root; r++)
+            CHECK_VECTOR(all + (size_t)r * COUNT, COUNT, r + turn);
+        if ((rank + turn / size) % 2)
+            CHECK_OK(comm_scatter(world, all, one, COUNT, COMM_DTYPE_I32, root, &o, NULL));
+        else
+            CHECK_OK(comm_scatter_v(world, all, counts, NULL, one, COUNT, COMM_DTYPE_I32, root, &o, NULL));
+        CHECK_VECTOR(one, COUNT, rank + turn);
+    }
+    gpu_memory_free(one);
+    gpu_memory_free(all);
+    CHECK_OK(comm_group_close(world));
+}
+
 /* Tags and COMM_ANY_SOURCE are refused with the way out. */
 static void tags_are_refused(int rank, int size, void *arg)
 {
@@ -539,6 +569,7 @@ static const struct nccl_case cases[] = {
     { "a batch begins a group", batch_begins_a_group, 2 },
     { "messages to oneself", messages_to_oneself, 2 },
     { "messages between own devices", messages_between_own_devices, 2 },
+    { "forms meet", forms_meet, 3 },
     { "tags are refused", tags_are_refused, 2 },
     { "all_to_all in place", all_to_all_in_place, 3 },
     { "registered memory", registered_memory, 3 },
