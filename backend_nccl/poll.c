@@ -43,8 +43,7 @@ static void note_enqueued(struct communicator *c, struct finished_list *list)
 static nccl_status async_error(const struct communicator *c)
 {
     nccl_status error = NCCL_OK;
-    int is_there = c->state == COMMUNICATOR_READY || c->is_called;
-    if (!is_there || !c->comm || nccl.CommGetAsyncError(c->comm, &error) != NCCL_OK)
+    if (!c->connected || !c->comm || nccl.CommGetAsyncError(c->comm, &error) != NCCL_OK)
         return NCCL_OK;
     return error == NCCL_IN_PROGRESS ? NCCL_OK : error;
 }
