@@ -1,4 +1,5 @@
 /* Memory that operations use often: ncclMemAlloc, ncclCommRegister, and with windows=1 ncclCommWindowRegister. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "nccl.h"
@@ -8,10 +9,10 @@ enum { LOOK_NS = 100000 };
 
 static struct communicator *of_all_ranks(struct group *g, int device)
 {
-    for (struct communicator *c = g->communicators; c; c = c->next)
-        if (c->source < 0 && c->device == device && c->state == COMMUNICATOR_READY && c->comm)
-            return c;
-    return NULL;
+    struct communicator *c = g->communicators;
+    while (c && (c->source >= 0 || c->device != device))
+        c = c->next;
+    return c;
 }
 
 /* Without NCCL's calls, or where NCCL refuses (plain cudaMalloc'ed memory on some transports), memory works all the
@@ -43,6 +44,17 @@ static nccl_status register_window(struct memory *m, struct communicator *c)
     return asked == NCCL_OK ? status : asked;
 }
 
+/* The ranks make windows together, in one order. After a failure on one of them its next window would meet this one of
+ * the others. Returns the reason of the end, which may be another rank's. */
+static comm_status end_without_window(struct group *g, comm_status status)
+{
+    char why[TEXT_BYTES / 2];
+    snprintf(why, sizeof why, "%s", host->last_error());
+    fail(status, "%s. The ranks' windows would not match any more, so the group ends (windows=1)", why);
+    group_end_failed(g, status);
+    return group_ended_why(g);
+}
+
 /* The ranks do it together, as a window spans all of them. The lock is released meanwhile. */
 static comm_status make_window(struct memory *m, struct communicator *c)
 {
@@ -63,23 +75,37 @@ static comm_status make_window(struct memory *m, struct communicator *c)
         group_end(g, COMM_ERR_DEADLINE, host->last_error(), 0);
     m->comm = status == COMM_OK ? c->comm : NULL;
     communicator_give_back(c);
-    return status;
+    return status == COMM_OK || atomic_load(&g->ended) ? status : end_without_window(g, status);
+}
+
+/* Before anything is done. */
+static comm_status check_windows(struct group *g, int device)
+{
+    struct communicator *c = of_all_ranks(g, device);
+    if (g->windows && !nccl.CommWindowRegister)
+        return fail(COMM_ERR_UNSUPPORTED, "windows=1 needs NCCL 2.27.3 or newer; this is %d", nccl.version);
+    if (g->windows && g->blocking)
+        return fail(COMM_ERR_UNSUPPORTED, "windows=1 needs blocking=0: to make a window waits for the other ranks");
+    if (g->windows && (!c || communicator_connects(c)))
+        return fail(COMM_ERR_INVALID, "windows=1: a window belongs to connected ranks: call comm_group_connect before");
+    return COMM_OK;
 }
 
 static comm_status make_known(struct group *g, struct memory *m)
 {
     struct communicator *c = of_all_ranks(g, m->device);
-    if (g->windows && !nccl.CommWindowRegister)
-        return fail(COMM_ERR_UNSUPPORTED, "windows=1 needs NCCL 2.27.3 or newer; this is %d", nccl.version);
-    if (g->windows && g->blocking)
-        return fail(COMM_ERR_UNSUPPORTED, "windows=1 needs blocking=0: to make a window waits for the other ranks");
-    if (g->windows && !c)
-        return fail(COMM_ERR_INVALID, "windows=1: a window belongs to connected ranks: call comm_group_connect before");
-    if (g->windows)
-        return make_window(m, c);
-    if (c)
+    comm_status status = COMM_OK;
+    if (!g->windows && c && c->state == COMMUNICATOR_READY)
         register_with(m, c);
-    return COMM_OK;
+    if (!g->windows)
+        return COMM_OK;
+    if (c->state != COMMUNICATOR_READY)
+        status = communicator_wait_ready(c, deadline_of(g));
+    if (status == COMM_ERR_TIMEOUT)
+        return end_without_window(g, fail(COMM_ERR_DEADLINE, "ncclCommWindowRegister timed out: within %lld ms the "
+                                          "ranks have not come together for what was called before",
+                                          (long long)g->info->timeout_ms));
+    return status == COMM_OK ? make_window(m, c) : status;
 }
 
 static comm_status allocate(struct memory *m)
@@ -110,7 +136,7 @@ static void forget(struct memory *m)
 {
     if (m->comm && m->window)
         nccl.CommWindowDeregister(m->comm, m->window);
-    else if (m->comm)
+    else if (m->comm && m->handle)
         nccl.CommDeregister(m->comm, m->handle);
     m->comm = NULL;
     m->window = NULL;
@@ -127,19 +153,25 @@ comm_status nccl_memory_open(void *state, comm_memory_info *info, void **ret_han
     m->data = info->data;
     m->bytes = info->bytes;
     comm_status status = device_of(info->device, &m->device);
+    pthread_mutex_lock(&g->lock);
+    if (status == COMM_OK)
+        status = check_windows(g, m->device);
+    pthread_mutex_unlock(&g->lock);
+    if (status == COMM_OK && m->data)
+        status = device_check_buffer(m->data, m->device, "registered");
     if (status == COMM_OK)
         status = device_enter(&scope, m->device);
     if (status != COMM_OK) {
         free(m);
         return status;
     }
-    if (m->data)
-        status = device_check_buffer(m->data, m->device, "registered");
-    else
+    if (!m->data)
         status = allocate(m);
     pthread_mutex_lock(&g->lock);
     if (status == COMM_OK)
         status = make_known(g, m);
+    else if (g->windows && !atomic_load(&g->ended))
+        status = end_without_window(g, status);
     if (status == COMM_OK) {
         m->next = g->memories;
         g->memories = m;

@@ -1656,6 +1656,9 @@ fault("nccl", "parent_is_ready_while_nccl_splits_it", "backend_nccl/communicator
       "p->makes_orphan = in_progress && status != NCCL_OK;", "p->makes_orphan = 0;", "splits")
 fault("nccl", "parent_is_closed_without_what_nccl_splits_off", "backend_nccl/communicator.c",
       "    if (c->made) /* likewise", "    if (0) /* likewise", "splits")
+fault("nccl", "window_that_fails_is_let_be", "backend_nccl/memory.c",
+      "atomic_load(&g->ended) ? status : end_without_window(g, status);", "1 ? status : end_without_window(g, status);",
+      "moves")
 fault("nccl", "message_between_own_devices_is_over_at_once", "backend_nccl/flight.c", "if (other->at != c) {",
       "if (0) {", "moves")
 fault("mpi", "rank_that_has_left_is_missed_by_what_it_has_done", MPI["ending"], "missed = f->number > count;",

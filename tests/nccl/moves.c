@@ -413,6 +413,31 @@ static void windows(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* It ends the group everywhere: the window that this rank makes next would meet the one that the others make now. */
+static void window_fails_on_one_rank(int rank, int size, void *arg)
+{
+    (void)arg;
+    if (!cases_on_standin())
+        return;
+    if (rank == 1)
+        setenv("STANDIN_FAIL", "ncclCommWindowRegister:1:3", 1);
+    comm_group *world = cases_world(rank, "?windows=1");
+    comm_store *store = ranks_store();
+    comm_memory *piece;
+    void *given;
+    CHECK_OK(comm_group_connect(world, gpu_device(), 0));
+    CHECK_OK(comm_store_barrier(store, "connected", size, 20000));
+    comm_store_close(store);
+    comm_status status = comm_mem_alloc(world, COUNT, gpu_device(), &given, &piece);
+    if (status != COMM_ERR_UNSUPPORTED) {
+        CHECK(status == COMM_ERR_BACKEND);
+        CHECK_ERROR_SAYS("windows would not match");
+        CHECK_STATUS(comm_mem_alloc(world, COUNT, gpu_device(), &given, &piece), COMM_ERR_BACKEND);
+    }
+    CHECK_OK(comm_group_close(world));
+    unsetenv("STANDIN_FAIL");
+}
+
 static void check_group(comm_group *group)
 {
     comm_op_options o = on_gpu();
@@ -574,6 +599,7 @@ static const struct nccl_case cases[] = {
     { "all_to_all in place", all_to_all_in_place, 3 },
     { "registered memory", registered_memory, 3 },
     { "windows", windows, 3 },
+    { "a window fails on one rank", window_fails_on_one_rank, 3 },
     { "groups", groups, 4 },
     { "groups from their parent", groups_from_their_parent, 4 },
     { "groups that share", groups_that_share, 4 },
