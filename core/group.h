@@ -262,6 +262,7 @@ struct group_plan {
     struct world *world; /* one reference is taken if the group opens */
     const comm_group *parent; /* that it is made from; NULL for the world group */
     int32_t everyone;    /* all ranks of the parent make such a group by the same call */
+    uint64_t call;       /* which is this one; 0: not by everyone */
     const int32_t *excluded; /* shrink: ranks of the parent that do not take part */
     int32_t excluded_count;
     comm_device device;  /* 0: not named */

@@ -121,14 +121,35 @@ static comm_status check_ranks(const comm_group *parent, const char *call, const
     return status;
 }
 
-/* Which ranks make groups by the same call: `everyone` of the parent, or all but the `excluded`, or maybe the members
+/* Which ranks make groups by the same call: everyone of the parent, or all but the `excluded`, or maybe the members
  * only. */
 struct callers {
-    int32_t everyone;
+    uint64_t division; /* everyone: how the call divides the parent, which all ranks know; else 0 */
     const int32_t *excluded;
     size_t excluded_count;
 };
-static const struct callers members_only, all_ranks = { .everyone = 1 };
+static const struct callers members_only;
+
+/* What a division is computed from differs by the call; the seeds keep these apart, and from lists of ranks. */
+enum { SEED_OF_RANGES = 1, SEED_OF_LISTS, SEED_OF_COLORS, SEED_OF_CALLS };
+
+static struct callers everyone(const void *division, size_t bytes, uint64_t seed)
+{
+    return (struct callers){ .division = XXH64(division, bytes, seed) | 1 };
+}
+
+/* How often the parent was divided like this before says which call it is. *ret_call is not changed if it is not one of
+ * everyone. */
+static comm_status count_call(comm_group *parent, const struct callers *callers, uint64_t *ret_use, uint64_t *ret_call)
+{
+    uint64_t identity[3] = { parent->id, callers->division, 0 };
+    if (!callers->division)
+        return COMM_OK;
+    comm_status status = comm__group_count_use(parent, callers->division, &identity[2]);
+    *ret_use = identity[2];
+    *ret_call = XXH64(identity, sizeof identity, SEED_OF_CALLS) | 1;
+    return status;
+}
 
 /* `ranks` are checked. */
 static comm_status make(comm_group *parent, const int32_t *ranks, int32_t count, struct callers callers,
@@ -151,13 +172,17 @@ static comm_status make(comm_group *parent, const int32_t *ranks, int32_t count,
     for (int32_t i = 0; i < count; i++)
         world_ranks[i] = parent->world_ranks[ranks[i]];
     uint64_t identity[3] = { parent->id, XXH64(world_ranks, (size_t)count * sizeof *world_ranks, 0), 0 };
+    uint64_t use = 0, call = 0;
     comm_status status = comm__group_count_use(parent, identity[1], &identity[2]);
+    if (status == COMM_OK && (status = count_call(parent, &callers, &use, &call)) != COMM_OK)
+        comm__group_uncount_use(parent, identity[1], identity[2]);
     char name[GROUP_NAME_BYTES];
     write_name(parent, ranks, count, identity[2], name);
     struct group_plan plan = {
         .world = parent->world,
         .parent = parent,
-        .everyone = callers.everyone,
+        .everyone = callers.division != 0,
+        .call = call,
         .excluded = callers.excluded,
         .excluded_count = (int32_t)callers.excluded_count,
         .device = options.device ? options.device : parent->device,
@@ -173,8 +198,10 @@ static comm_status make(comm_group *parent, const int32_t *ranks, int32_t count,
     if (status == COMM_OK) {
         int is_known;
         status = comm__group_open(&plan, ret_group, &is_known);
-        if (status != COMM_OK && !is_known) /* else members may keep messages of the one that has failed */
+        if (status != COMM_OK && !is_known) { /* else members may keep messages of the one that has failed */
             comm__group_uncount_use(parent, identity[1], identity[2]);
+            comm__group_uncount_use(parent, callers.division, use);
+        }
     }
     free(world_ranks);
     return status;
@@ -198,7 +225,7 @@ static comm_status make_range(comm_group *parent, int32_t first, int32_t count, 
         return comm__fail(COMM_ERR_NO_MEMORY, "making a group of %d ranks of '%s'", count, parent->name);
     for (int32_t i = 0; i < count; i++)
         ranks[i] = first + i;
-    comm_status status = make(parent, ranks, count, all_ranks, options, ret_group);
+    comm_status status = make(parent, ranks, count, everyone(&count, sizeof count, SEED_OF_RANGES), options, ret_group);
     free(ranks);
     return status;
 }
@@ -220,6 +247,14 @@ comm_status comm_group_subgroups(comm_group *parent, int32_t group_size, const c
                           "comm_group_subgroups of '%s': %d ranks cannot be divided into groups of %d", parent->name,
                           parent->size, group_size);
     return make_range(parent, parent->rank / group_size * group_size, group_size, options, ret_group);
+}
+
+static struct callers listed(const comm_group *parent, const int32_t *ranks, const size_t *counts, size_t group_count,
+                             size_t total)
+{
+    if (total != (size_t)parent->size)
+        return members_only;
+    return everyone(counts, group_count * sizeof *counts, XXH64(ranks, total * sizeof *ranks, SEED_OF_LISTS));
 }
 
 comm_status comm_group_subgroups_list(comm_group *parent, const int32_t *ranks, const size_t *counts,
@@ -248,8 +283,8 @@ comm_status comm_group_subgroups_list(comm_group *parent, const int32_t *ranks, 
     if (status == COMM_OK && mine == group_count)
         *ret_group = NULL;
     else if (status == COMM_OK)
-        status = make(parent, ranks + first, (int32_t)counts[mine],
-                      total == (size_t)parent->size ? all_ranks : members_only, options, ret_group);
+        status = make(parent, ranks + first, (int32_t)counts[mine], listed(parent, ranks, counts, group_count, total),
+                      options, ret_group);
     return status;
 }
 
@@ -304,7 +339,7 @@ static comm_status make_of_color(comm_group *parent, const struct choice *choice
                                  const comm_group_options *options, comm_group **ret_group)
 {
     struct member *members = malloc((size_t)parent->size * sizeof *members);
-    struct callers callers = all_ranks;
+    struct callers callers = everyone(choices, (size_t)parent->size * sizeof *choices, SEED_OF_COLORS);
     int32_t *ranks = malloc((size_t)parent->size * sizeof *ranks), count = 0;
     comm_status status = COMM_OK;
     if (!members || !ranks)

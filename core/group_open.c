@@ -484,6 +484,7 @@ static comm_status open_channel(const struct group_plan *plan, comm_group *group
         .excluded = plan->excluded,
         .device = device_of(group, channel),
         .timeout_ms = atomic_load(&group->timeout_ms),
+        .call = plan->call,
     };
     uint64_t fail_count = comm__fail_count();
     comm_status status = backend->group_open(channel->opened->state, &info, &channel->state);

@@ -451,6 +451,9 @@ typedef struct comm_group_info {
     const int32_t *excluded;    /* [excluded_count] ranks in the parent. Lent during group_open only */
     comm_device device;         /* as in comm_world_info */
     int64_t timeout_ms;         /* the default of the group's operations */
+    uint64_t call;              /* with `everyone`: the same on all ranks of the parent, and different for each such
+                                 * call, so that ranks whose groups differ (comm_group_subgroups) know which belong
+                                 * together. 0: not known */
 } comm_group_info; /* its pointers live as long as the group's state, where nothing else is said */
 
 /* A piece of memory that collectives will use often: for RDMA registration, peers that map it, NCCL windows. */

@@ -1656,6 +1656,9 @@ fault("nccl", "parent_is_ready_while_nccl_splits_it", "backend_nccl/communicator
       "p->makes_orphan = in_progress && status != NCCL_OK;", "p->makes_orphan = 0;", "splits")
 fault("nccl", "parent_is_closed_without_what_nccl_splits_off", "backend_nccl/communicator.c",
       "    if (c->made) /* likewise", "    if (0) /* likewise", "splits")
+fault("core", "calls_that_divide_a_group_are_not_counted", "core/group_make.c",
+      "uint64_t identity[3] = { parent->id, callers->division, 0 };\n    if", "uint64_t identity[3] = { 1 };\n    if",
+      "mixed")
 fault("nccl", "window_that_fails_is_let_be", "backend_nccl/memory.c",
       "atomic_load(&g->ended) ? status : end_without_window(g, status);", "1 ? status : end_without_window(g, status);",
       "moves")

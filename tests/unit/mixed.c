@@ -119,6 +119,8 @@ static struct {
     comm_status slow_opens; /* what group_open of "slow" returns, after a while */
     int fails_on;           /* COMM_ERR_NO_MEMORY on this rank; -1: on none */
     _Atomic comm_device opened_on; /* the device of the last group of "slow" */
+    uint64_t call;          /* of the last group of "ending" */
+    int32_t everyone;
     sem_t slow_aborted;
 } brief;
 
@@ -138,6 +140,8 @@ static comm_status ending_group_open(void *world, const comm_group_info *info, v
 {
     if (brief.ends)
         brief.host->group_failed(info->token, COMM_ERR_PEER_LOST, "rank 0 is lost");
+    brief.call = info->call;
+    brief.everyone = info->everyone;
     *ret_state = world;
     return COMM_OK;
 }
@@ -223,6 +227,70 @@ static void one_ends_the_group_while_another_opens(int rank, int size, void *arg
     CHECK_OK(comm_group_close(copy));
     CHECK_OK(comm_group_close(world));
     sem_destroy(&brief.slow_aborted);
+}
+
+static uint64_t make_by_call(comm_group *world, int which)
+{
+    static const int32_t crossed[] = { 0, 3, 2, 1 }, ranks[] = { 0, 1, 2, 3 }, last = 3;
+    static const size_t halves[] = { 2, 2 }, uneven[] = { 1, 3 };
+    int rank = comm_group_rank(world);
+    comm_group *group = NULL;
+    brief.call = 0;
+    brief.everyone = 0;
+    switch (which % 6) {
+    case 0:
+        CHECK_OK(comm_group_dup(world, NULL, &group));
+        break;
+    case 1:
+        CHECK_OK(comm_group_subgroups(world, 2, NULL, &group));
+        break;
+    case 2:
+        CHECK_OK(comm_group_subgroups_list(world, crossed, halves, 2, NULL, &group));
+        break;
+    case 3:
+        CHECK_OK(comm_group_subgroups_list(world, ranks, uneven, 2, NULL, &group));
+        break;
+    case 4: /* by its members only: the others' groups of these ranks are counted alike nevertheless */
+        CHECK_OK(comm_group_create(world, ranks, rank % 2 ? 4 : 2, NULL, &group));
+        CHECK(brief.call == 0 && !brief.everyone);
+        CHECK_OK(comm_group_close(group));
+        return 0;
+    default:
+        if (rank != last)
+            CHECK_OK(comm_group_shrink(world, &last, 1, NULL, &group));
+        CHECK(brief.call == 0 && !brief.everyone);
+        CHECK_OK(comm_group_close(group));
+        return 0;
+    }
+    CHECK(brief.everyone && brief.call != 0);
+    CHECK_OK(comm_group_close(group));
+    return brief.call;
+}
+
+/* Whatever the order on a rank, all ranks have the same number for one call, and another one for another. */
+static void ranks_know_which_call_made_their_groups(int rank, int size, void *arg)
+{
+    enum { CALLS = 12 };
+    comm_group *world = ranks_world("cpu:ending");
+    comm_store *store = ranks_store();
+    uint64_t calls[CALLS], *first;
+    size_t bytes;
+    (void)arg;
+    for (int i = 0; i < CALLS; i++) {
+        int which = i < CALLS / 2 ? (rank + i) % (CALLS / 2) : CALLS / 2 + (rank + i) % (CALLS / 2);
+        calls[which] = make_by_call(world, which);
+    }
+    for (int i = 0; i < CALLS; i++)
+        for (int k = 0; k < i; k++)
+            CHECK(calls[i] != calls[k] || !calls[i]);
+    if (rank == 0)
+        CHECK_OK(comm_store_set(store, "calls", calls, sizeof calls));
+    CHECK_OK(comm_store_get(store, "calls", 0, (void **)&first, &bytes));
+    CHECK(bytes == sizeof calls && memcmp(first, calls, bytes) == 0);
+    comm_free(first);
+    CHECK_OK(comm_store_barrier(store, "read", size, 0));
+    comm_store_close(store);
+    CHECK_OK(comm_group_close(world));
 }
 
 static void what_is_made_of_groups_is_on_their_device(int rank, int size, void *arg)
@@ -406,12 +474,14 @@ static void the_driver_is_asked_no_more_than_needed(int rank, int size, void *ar
 int main(int count, char **arguments)
 {
     const struct ranks_options threads = { .threads = 1, .limit_s = 60, .name = "mixed" };
+    const struct ranks_options processes = { .limit_s = 60, .name = "mixed" };
     if (count != 2 || comm_backend_register(loopback_entry) != COMM_OK ||
         comm_backend_register(pretended_entry) != COMM_OK || comm_backend_register(ending_entry) != COMM_OK ||
         comm_backend_register(slow_entry) != COMM_OK)
         return 1;
     brief.fails_on = -1;
-    int failed = ranks_run(1, &threads, what_is_made_of_groups_is_on_their_device, NULL) ||
+    int failed = ranks_run(4, &processes, ranks_know_which_call_made_their_groups, NULL) ||
+                 ranks_run(1, &threads, what_is_made_of_groups_is_on_their_device, NULL) ||
                  ranks_run(1, &threads, one_ends_the_group_while_another_opens, NULL);
     brief.fails_on = 1;
     brief.ends = 1;
