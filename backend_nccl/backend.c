@@ -93,6 +93,18 @@ static void read_parameters(struct group *g)
     g->max_ctas = (int)host->param_int(options, "nccl", "max_ctas");
 }
 
+static void note_parent(struct group *g, struct group *parent)
+{
+    int is_shrink = g->info->excluded_count > 0;
+    g->parent = parent;
+    g->call = is_shrink ? g->info->id : g->info->everyone ? g->info->call : 0;
+    g->clears_vote = (is_shrink ? g->info->rank : parent->info->rank) == 0;
+    g->callers = is_shrink ? g->info->size : parent->info->size;
+    while (parent->info->world_ranks[g->color] != g->info->world_ranks[0])
+        g->color++;
+    g->excluded = copy_of(g->info->excluded, g->info->excluded_count);
+}
+
 static comm_status nccl_group_open(void *world, const comm_group_info *info, void **ret_state)
 {
     struct world *w = world;
@@ -104,8 +116,8 @@ static comm_status nccl_group_open(void *world, const comm_group_info *info, voi
     pthread_mutex_init(&g->lock, NULL);
     cond_init_monotonic(&g->changed);
     read_parameters(g);
-    g->parent = g->from_parent ? info->parent : NULL;
-    g->excluded = g->parent ? copy_of(info->excluded, info->excluded_count) : NULL;
+    if (g->from_parent && info->parent)
+        note_parent(g, info->parent);
     pthread_mutex_lock(&w->lock);
     g->next = w->groups;
     w->groups = g;
@@ -172,7 +184,7 @@ static void group_free(struct group *g)
     free(g);
 }
 
-/* No child borrows a communicator of it any more. */
+/* No child's thread comes to it any more. */
 static void leave_children(struct group *g)
 {
     pthread_mutex_lock(&g->world->lock);
@@ -211,8 +223,11 @@ static void nccl_group_close(void *state, int32_t forked)
     struct world *w = g->world;
     if (forked)
         return; /* CUDA does not work in a child: its memory is left alone */
-    leave_children(g);
+    pthread_mutex_lock(&g->lock);
+    g->is_closing = 1;
+    pthread_mutex_unlock(&g->lock);
     stop_connecting(g);
+    leave_children(g);
     pthread_mutex_lock(&w->lock);
     for (struct group **at = &w->groups; *at; at = &(*at)->next)
         if (*at == g) {

@@ -15,7 +15,6 @@
 enum {
     ASK_FIRST_NS = 20000,
     ASK_LAST_NS = 1000000,
-    CHILD_LOOK_NS = 5000000,
     LEAVING_NS = 100000000,
     FINALIZE_NS = 2000000000,
     LEAVE_CALL_NS = 5000000000LL,
@@ -25,7 +24,7 @@ enum {
 /* ---- On the communicator's thread, without the group's lock ---- */
 
 /* Until NCCL has done what it said IN_PROGRESS to, or the group has ended. */
-static nccl_status wait_for_nccl(const struct communicator *c, nccl_comm comm, int64_t deadline_ns)
+nccl_status communicator_wait_for_nccl(const struct communicator *c, nccl_comm comm, int64_t deadline_ns)
 {
     nccl_status status = NCCL_IN_PROGRESS;
     int64_t pause_ns = ASK_FIRST_NS;
@@ -110,24 +109,17 @@ static void config_of(const struct communicator *c, int blocking, nccl_config *c
         config->size = offsetof(nccl_config, traffic_class);
 }
 
-/* The parent's communicator for the same device, if it is there. Called with the locks of the world and the parent. */
-static struct communicator *parent_of(const struct communicator *c)
+/* Until it is given back. Where NCCL is not done then, its own thread takes over. */
+void communicator_hold(struct communicator *p)
 {
-    struct group *parent = c->group->parent;
-    if (!parent || c->source >= 0 || c->number > 0 || atomic_load(&parent->ended))
-        return NULL;
-    for (struct communicator *p = parent->communicators; p; p = p->next)
-        if (p->source < 0 && p->device == c->device)
-            return p;
-    return NULL;
+    p->state = COMMUNICATOR_WORKING;
+    p->began_ns = host->now_ns();
 }
 
-/* No other thread uses it meanwhile: what is submitted is queued. Both are called with its group's lock. Where NCCL is
- * not done yet, its own thread takes over. */
 void communicator_borrow(struct communicator *p)
 {
     p->borrowed = 1;
-    p->state = COMMUNICATOR_WORKING;
+    communicator_hold(p);
 }
 
 void communicator_give_back(struct communicator *p)
@@ -140,49 +132,10 @@ void communicator_give_back(struct communicator *p)
     pthread_cond_broadcast(&g->changed);
 }
 
-/* *ret_busy: it is there, and cannot be borrowed yet. */
-static struct communicator *try_to_borrow(const struct communicator *c, int *ret_busy)
-{
-    struct world *w = c->group->world;
-    struct communicator *p = NULL;
-    *ret_busy = 0;
-    pthread_mutex_lock(&w->lock); /* it keeps the parent open */
-    if (c->group->parent) {
-        pthread_mutex_lock(&c->group->parent->lock);
-        p = parent_of(c);
-        *ret_busy = p && p->state != COMMUNICATOR_READY;
-        if (p && !*ret_busy)
-            communicator_borrow(p);
-        pthread_mutex_unlock(&c->group->parent->lock);
-    }
-    pthread_mutex_unlock(&w->lock);
-    return *ret_busy ? NULL : p;
-}
-
-/* Whether the parent has one is the same on all ranks; whether it is ready is not. NULL: it has none, or the end has
- * come. */
-static struct communicator *borrow_parent(const struct communicator *c)
-{
-    int busy;
-    struct communicator *p;
-    while (!(p = try_to_borrow(c, &busy)) && busy && !atomic_load(&c->group->ended))
-        pause_for(ASK_LAST_NS);
-    return p;
-}
-
-/* Until NCCL is done with p->made, or a group that waits for it has ended. */
-static nccl_status wait_for_child(const struct communicator *p, const struct group *child)
-{
-    nccl_status status = NCCL_IN_PROGRESS;
-    while (status == NCCL_IN_PROGRESS && !atomic_load(&child->ended) && !atomic_load(&p->group->ended))
-        status = wait_for_nccl(p, p->root, host->now_ns() + CHILD_LOOK_NS);
-    return status;
-}
-
 /* The child ended before NCCL was done with p->made. The other ranks may have theirs, and take leave of it. */
 static comm_status end_orphan(struct communicator *p)
 {
-    nccl_status status = wait_for_nccl(p, p->root, INT64_MAX);
+    nccl_status status = communicator_wait_for_nccl(p, p->root, INT64_MAX);
     if (status == NCCL_IN_PROGRESS)
         return COMM_ERR_ABORTED;
     if (status != NCCL_OK)
@@ -191,50 +144,6 @@ static comm_status end_orphan(struct communicator *p)
         nccl.CommDestroy(p->made); /* to abort it would abort p, too, if they share */
     p->made = NULL;
     return COMM_OK;
-}
-
-/* From the parent's communicator (from_parent=1). *ret_done 0: not possible here. NCCL's result goes to the parent's
- * communicator, as this one may be gone before NCCL is done. */
-static comm_status derive(struct communicator *c, nccl_config *config, int *ret_done)
-{
-    struct group *g = c->group;
-    nccl_status status = NCCL_OK;
-    const char *call = "ncclCommSplit";
-    *ret_done = 0;
-    int32_t excluded_count = g->info->excluded_count;
-    if ((excluded_count > 0 && !nccl.CommShrink) || (!g->info->everyone && !excluded_count))
-        return COMM_OK;
-    if (g->blocking && !g->share && !excluded_count)
-        return COMM_OK; /* what is split from a root shares its flag of abort */
-    if (g->parent && excluded_count > 0 && !g->excluded)
-        return fail(COMM_ERR_NO_MEMORY, "the list of %d ranks that are left out", (int)excluded_count);
-    struct communicator *p = borrow_parent(c);
-    if (!p)
-        return COMM_OK;
-    if (excluded_count > 0) {
-        call = "ncclCommShrink";
-        status = nccl.CommShrink(p->root, g->excluded, excluded_count, &p->made, config, NCCL_SHRINK_DEFAULT);
-    } else {
-        status = nccl.CommSplit(p->root, (int)(g->info->id & 0x7fffffff), c->rank, &p->made, config);
-    }
-    *ret_done = 1;
-    int in_progress = status == NCCL_IN_PROGRESS;
-    if (in_progress)
-        status = wait_for_child(p, g);
-    comm_status result = status == NCCL_OK ? COMM_OK : status == NCCL_IN_PROGRESS ? COMM_ERR_ABORTED
-                                                                                  : fail_nccl(p, status, call);
-    if (status == NCCL_IN_PROGRESS)
-        fail(COMM_ERR_ABORTED, "%s: the group or its parent has ended", call);
-    struct group *parent = p->group; /* it stays open while p is borrowed */
-    pthread_mutex_lock(&parent->lock);
-    if (status == NCCL_OK) {
-        c->root = p->made;
-        p->made = NULL;
-    }
-    p->makes_orphan = in_progress && status != NCCL_OK;
-    communicator_give_back(p);
-    pthread_mutex_unlock(&parent->lock);
-    return result;
 }
 
 /* The one that operations are given to. */
@@ -248,7 +157,7 @@ static comm_status make_comm(struct communicator *c)
     config_of(c, 1, &config);
     nccl_status made = nccl.CommSplit(c->root, 0, c->rank, &c->comm, &config);
     if (made == NCCL_OK || made == NCCL_IN_PROGRESS)
-        made = wait_for_nccl(c, c->root, INT64_MAX);
+        made = communicator_wait_for_nccl(c, c->root, INT64_MAX);
     if (made == NCCL_IN_PROGRESS)
         return COMM_ERR_ABORTED;
     return made == NCCL_OK ? COMM_OK : fail_nccl(c, made, "ncclCommSplit for blocking=1");
@@ -260,14 +169,14 @@ static comm_status connect_root(struct communicator *c)
     nccl_id id;
     int done;
     config_of(c, 0, &config);
-    comm_status status = derive(c, &config, &done);
+    comm_status status = communicator_derive(c, &config, &done);
     if (status == COMM_OK && !done && (status = exchange_id(c, &id)) == COMM_ERR_PEER_LOST)
         atomic_store(&c->group->store_failed, 1);
     if (status != COMM_OK)
         return status;
     nccl_status made = done ? NCCL_IN_PROGRESS : nccl.CommInitRankConfig(&c->root, c->size, id, c->rank, &config);
     if (made == NCCL_OK || made == NCCL_IN_PROGRESS)
-        made = wait_for_nccl(c, c->root, INT64_MAX);
+        made = communicator_wait_for_nccl(c, c->root, INT64_MAX);
     if (made == NCCL_IN_PROGRESS)
         return COMM_ERR_ABORTED;
     if (made != NCCL_OK)
@@ -354,7 +263,7 @@ static comm_status issue_queue(struct communicator *c)
         }
         if (status == COMM_OK && c->issuing.first) {
             pthread_mutex_unlock(&g->lock);
-            says = wait_for_nccl(c, c->comm, INT64_MAX);
+            says = communicator_wait_for_nccl(c, c->comm, INT64_MAX);
             pthread_mutex_lock(&g->lock);
             if (says == NCCL_OK)
                 status = leave(c);
@@ -484,9 +393,11 @@ comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns)
     struct group *g = c->group;
     struct timespec t = { deadline_ns / 1000000000, deadline_ns % 1000000000 };
     int error = 0;
+    c->wanted++;
     while (c->state == COMMUNICATOR_WORKING && !atomic_load(&g->ended) && error != ETIMEDOUT)
         error = deadline_ns == INT64_MAX ? pthread_cond_wait(&g->changed, &g->lock)
                                          : pthread_cond_timedwait(&g->changed, &g->lock, &t);
+    c->wanted--;
     if (atomic_load(&g->ended))
         return group_ended_why(g);
     if (c->state != COMMUNICATOR_WORKING)
@@ -503,9 +414,11 @@ void communicator_settle(struct communicator *c)
     int64_t until_ns = host->now_ns() + LEAVING_NS;
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     int error = 0;
+    c->wanted++;
     while (c->state != COMMUNICATOR_READY && c->connected &&
            (c->is_called || (!c->issuing.first && !c->queued.first)) && !atomic_load(&g->ended) && error != ETIMEDOUT)
         error = pthread_cond_timedwait(&g->changed, &g->lock, &t);
+    c->wanted--;
 }
 
 int communicator_connects(const struct communicator *c)
@@ -515,7 +428,7 @@ int communicator_connects(const struct communicator *c)
 
 int communicator_makes_child(const struct communicator *c)
 {
-    return c->borrowed || c->makes_orphan;
+    return c->voter || c->borrowed || c->makes_orphan;
 }
 
 int communicator_can_block(const struct communicator *c)
@@ -564,7 +477,7 @@ static int finalize(const struct communicator *c, nccl_comm comm)
     if (nccl.CommGetAsyncError(comm, &status) == NCCL_OK && status == NCCL_OK)
         status = nccl.CommFinalize(comm);
     if (status == NCCL_IN_PROGRESS)
-        status = wait_for_nccl(c, comm, host->now_ns() + FINALIZE_NS);
+        status = communicator_wait_for_nccl(c, comm, host->now_ns() + FINALIZE_NS);
     return status == NCCL_OK;
 }
 

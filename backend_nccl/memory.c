@@ -61,6 +61,7 @@ static comm_status make_window(struct memory *m, struct communicator *c)
     struct group *g = c->group;
     comm_status status = COMM_OK;
     communicator_borrow(c);
+    c->windows++;
     pthread_mutex_unlock(&g->lock);
     nccl_status made = register_window(m, c);
     pthread_mutex_lock(&g->lock);

@@ -84,6 +84,10 @@ struct communicator {
     int has_thread, connected, is_finalized;
     pthread_t thread;
     uint64_t given; /* flights */
+    int wanted;     /* threads that wait until it is ready */
+    int windows;    /* that were to be made */
+    const struct communicator *voter; /* a child's that may be made of this one: the ranks vote on it. What is submitted
+                                       * meanwhile is queued */
     int borrowed; /* a child's thread makes its communicator from this one */
     nccl_comm made; /* what NCCL makes of the root for a child, and writes at any time until the root is ready again */
     int makes_orphan; /* the child has ended before; this one is WORKING, and its thread waits for NCCL */
@@ -119,8 +123,14 @@ struct group {
     uint64_t submissions;
     struct flight_list to_self[2]; /* sends and receives with this rank itself that wait for each other */
     struct memory *memories;
-    struct group *parent; /* with from_parent=1: to split or shrink from */
-    int32_t *excluded; /* a copy, with from_parent=1 */
+    struct group *parent; /* with from_parent=1: to split or shrink from. Guarded by the world's lock */
+    uint64_t call;        /* with from_parent=1: the same on all ranks that made the group, or another one of the same
+                           * division, by one call; 0: maybe only its members did */
+    int32_t callers;      /* how many ranks these are */
+    int clears_vote;      /* this is the first of them */
+    int32_t color;        /* the parent's rank that is rank 0 here: another one in each group of a division */
+    int32_t *excluded;    /* a copy, with from_parent=1 */
+    int is_closing;       /* no child may begin to use it */
     int32_t last_kind; /* the newest collective, for others' errors; 0: none */
     uint64_t last_seq;
 
@@ -194,7 +204,9 @@ comm_status communicator_want(struct group *g, int device, int source, int targe
 comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns);
 void communicator_settle(struct communicator *c); /* its thread has nothing to do: let it leave, for 0.1 s at most */
 comm_status communicator_start_thread(struct communicator *c);
-void communicator_borrow(struct communicator *p);
+/* With its group's lock. No other thread uses it meanwhile: what is submitted is queued. */
+void communicator_hold(struct communicator *p);
+void communicator_borrow(struct communicator *p); /* and it stays */
 void communicator_give_back(struct communicator *p);
 int communicator_connects(const struct communicator *c); /* with the group's lock */
 int communicator_makes_child(const struct communicator *c);
@@ -202,6 +214,12 @@ int communicator_can_block(const struct communicator *c); /* its calls, with blo
 void communicator_end(struct communicator *c, int abort); /* no lock is held */
 void communicator_key(const struct communicator *c, char key[KEY_BYTES]); /* the same on all its ranks */
 void communicator_free(struct communicator *c);
+
+/* Until NCCL has done what it said IN_PROGRESS to, or the deadline; INT64_MAX: or the group has ended. */
+nccl_status communicator_wait_for_nccl(const struct communicator *c, nccl_comm comm, int64_t deadline_ns);
+
+/* derive.c: with from_parent=1, on the communicator's thread. *ret_done 0: it is to connect by a unique id. */
+comm_status communicator_derive(struct communicator *c, nccl_config *config, int *ret_done);
 
 /* flight.c */
 comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work *const *works, size_t count);

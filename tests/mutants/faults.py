@@ -1652,10 +1652,21 @@ fault("nccl", "comm_that_blocks_does_not_share_the_flag_of_abort", "backend_nccl
       ".split_share = g->share || g->blocking,", ".split_share = g->share,", "faults, in the calling thread")
 fault("nccl", "comm_that_blocks_is_left_by_an_abort_of_the_split", "backend_nccl/communicator.c",
       "if (c->comm && c->comm != c->root)", "if (0)", "splits, in the calling thread")
-fault("nccl", "parent_is_ready_while_nccl_splits_it", "backend_nccl/communicator.c",
+fault("nccl", "parent_is_ready_while_nccl_splits_it", "backend_nccl/derive.c",
       "p->makes_orphan = in_progress && status != NCCL_OK;", "p->makes_orphan = 0;", "splits")
 fault("nccl", "parent_is_closed_without_what_nccl_splits_off", "backend_nccl/communicator.c",
       "    if (c->made) /* likewise", "    if (0) /* likewise", "splits")
+DERIVE = "backend_nccl/derive.c"
+fault("nccl", "parent_is_offered_to_two_children", DERIVE, "p->state == COMMUNICATOR_READY && !p->wanted",
+      "!p->borrowed && !p->wanted", "splits")
+fault("nccl", "votes_at_all_places_count_together", DERIVE, "c->group->call, p->number, p->given,",
+      "c->group->call, p->number, p->given * 0,", "splits")
+fault("nccl", "offer_that_was_taken_back_counts", DERIVE, "votes == c->group->callers)",
+      "VOTES(votes) == c->group->callers)", "splits")
+fault("nccl", "parent_that_is_wanted_waits_for_the_vote", DERIVE, "now_ns > until_ns || is_wanted(c)",
+      "now_ns > until_ns + 60000000000 || (is_wanted(c) && 0)", "splits")
+fault("nccl", "groups_of_a_division_have_one_color", DERIVE, "nccl.CommSplit(p->root, g->color,",
+      "nccl.CommSplit(p->root, g->color * 0,", "splits")
 fault("core", "calls_that_divide_a_group_are_not_counted", "core/group_make.c",
       "uint64_t identity[3] = { parent->id, callers->division, 0 };\n    if", "uint64_t identity[3] = { 1 };\n    if",
       "mixed")

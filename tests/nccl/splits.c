@@ -1,13 +1,15 @@
-/* Groups that end while NCCL makes their communicator of another one (from_parent=1, or for blocking=1): NCCL still has
- * the place where it writes the result, and the communicator that it makes it of takes nothing else meanwhile. The
- * stand-in stops NCCL there. splits [BACKEND [CASE]] */
+/* Communicators that NCCL makes of another one (from_parent=1, or for blocking=1). splits [BACKEND [CASE]]
+ *
+ * Groups that end meanwhile: NCCL still has the place where it writes the result, and the communicator that it makes it
+ * of takes nothing else. The stand-in stops NCCL there. And groups of one parent that the ranks come to at different
+ * times, in different orders, or not at all: none waits for what the parent alone would need, or meets another one. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include "cases.h"
 
-enum { COUNT = 3000, LONG_MS = 20000, LOOK_US = 1000 };
+enum { COUNT = 3000, LARGE = 400000, LONG_MS = 20000, LOOK_US = 1000, WAITS_US = 300000 };
 
 static struct {
     void (*stop)(const char *what);
@@ -41,6 +43,15 @@ static void check_sum(comm_group *group)
     gpu_memory_free(vector);
 }
 
+static void take_standin(void)
+{
+    void *cudart = dlopen(getenv("COMM_NCCL_CUDART"), RTLD_NOW | RTLD_LOCAL);
+    CHECK(cudart);
+    take(cudart, "standin_stop", &standin.stop, sizeof standin.stop);
+    take(cudart, "standin_go_on", &standin.go_on, sizeof standin.go_on);
+    take(cudart, "standin_stopped", &standin.stopped, sizeof standin.stopped);
+}
+
 /* A group, and one made of it of which NCCL makes the communicator, and has stopped. */
 struct family {
     comm_group *world, *parent, *child; /* NULL: this rank is not in the child */
@@ -53,11 +64,7 @@ static struct family family_new(int rank, int size, int is_shrink)
     struct family f = { .world = cases_world(rank, "?from_parent=1") };
     comm_op_options o = on_gpu();
     const int32_t last = size - 1;
-    void *cudart = dlopen(getenv("COMM_NCCL_CUDART"), RTLD_NOW | RTLD_LOCAL);
-    CHECK(cudart);
-    take(cudart, "standin_stop", &standin.stop, sizeof standin.stop);
-    take(cudart, "standin_go_on", &standin.go_on, sizeof standin.go_on);
-    take(cudart, "standin_stopped", &standin.stopped, sizeof standin.stopped);
+    take_standin();
     store = ranks_store();
     CHECK_OK(comm_group_dup(f.world, NULL, &f.parent));
     check_sum(f.parent);
@@ -186,6 +193,172 @@ CASE(both_end)
 CASE(parent_is_closed)
 CASE(parent_is_closed_in_time)
 
+/* ---- Groups of one parent ---- */
+
+/* Their first operations are under way at once, on some ranks in the other order. */
+static void children_at_once(int rank, int size, void *arg)
+{
+    enum { TRIES = 6, CHILDREN = 3 };
+    comm_group *world = cases_world(rank, "?from_parent=1"), *children[CHILDREN];
+    comm_op_options o = on_gpu();
+    (void)arg;
+    comm_work *works[CHILDREN];
+    int32_t *vectors[CHILDREN];
+    check_sum(world);
+    for (int turn = 0; turn < TRIES; turn++) {
+        for (int i = 0; i < CHILDREN; i++) {
+            CHECK_OK(comm_group_dup(world, NULL, &children[i]));
+            vectors[i] = vector_new(COUNT, (rank + 1) * (i + 1));
+        }
+        for (int i = 0; i < CHILDREN; i++) {
+            int k = (rank + turn) % 2 ? CHILDREN - 1 - i : i;
+            CHECK_OK(comm_all_reduce(children[k], vectors[k], vectors[k], COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o,
+                                     &works[k]));
+        }
+        for (int i = 0; i < CHILDREN; i++) {
+            finish(works[i]);
+            CHECK_VECTOR(vectors[i], COUNT, sum_of_ranks(size) * (i + 1));
+            gpu_memory_free(vectors[i]);
+            CHECK_OK(comm_group_close(children[i]));
+        }
+        check_sum(world);
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+/* The halves of a group are made of it by one call, and are two groups. */
+static void halves(int rank, int size, void *arg)
+{
+    comm_group *world = cases_world(rank, "?from_parent=1"), *half, *list, *twin;
+    comm_op_options o = on_gpu();
+    int32_t *vector = vector_new(COUNT, rank + 1), order[] = { 2, 0, 3, 1 };
+    const size_t counts[] = { 3, 1 };
+    comm_work *work;
+    (void)arg, (void)size;
+    take_standin();
+    check_sum(world);
+    CHECK_OK(comm_group_dup(world, NULL, &twin)); /* before another call on some ranks */
+    if (rank % 2)
+        check_sum(twin);
+    CHECK_OK(comm_group_subgroups(world, 2, NULL, &half));
+    if (rank % 2 == 0)
+        check_sum(twin);
+    standin.stop("split");
+    CHECK_OK(comm_all_reduce(half, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &work));
+    while (standin.stopped() == 0)
+        usleep(LOOK_US);
+    standin.go_on();
+    finish(work);
+    CHECK_VECTOR(vector, COUNT, rank < 2 ? 3 : 7);
+    CHECK_OK(comm_group_subgroups_list(world, order, counts, 2, NULL, &list));
+    CHECK(comm_group_size(list) == (rank == 1 ? 1 : 3));
+    check_sum(list);
+    gpu_memory_free(vector);
+    CHECK_OK(comm_group_close(list));
+    CHECK_OK(comm_group_close(half));
+    CHECK_OK(comm_group_close(twin));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Only the ranks of one half use it. */
+static void half_stays_away(int rank, int size, void *arg)
+{
+    comm_group *world = cases_world(rank, "?from_parent=1"), *half;
+    (void)arg;
+    store = ranks_store();
+    check_sum(world);
+    CHECK_OK(comm_group_subgroups(world, 2, NULL, &half));
+    if (rank < 2)
+        check_sum(half);
+    meet(size);
+    if (rank >= 2)
+        check_sum(half);
+    check_sum(world);
+    CHECK_OK(comm_group_close(half));
+    CHECK_OK(comm_group_close(world));
+    comm_store_close(store);
+}
+
+/* One rank comes to the child first, and waits for the others there when it goes on with the parent; the others come to
+ * an operation of the parent's first, of a kind that NCCL has to connect. */
+static void parent_goes_on(int rank, int size, void *arg)
+{
+    comm_group *world = cases_world(rank, "?from_parent=1"), *child;
+    comm_op_options o = on_gpu();
+    int32_t *vector = vector_new(COUNT, rank + 1), *large = vector_new(LARGE, rank + 1);
+    comm_work *work = NULL;
+    (void)arg;
+    check_sum(world);
+    CHECK_OK(comm_group_dup(world, NULL, &child));
+    if (rank == 0) {
+        CHECK_OK(comm_all_reduce(child, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &work));
+        usleep(WAITS_US);
+    }
+    CHECK_OK(comm_all_reduce(world, large, large, LARGE, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL));
+    if (rank != 0)
+        CHECK_OK(comm_all_reduce(child, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &work));
+    finish(work);
+    CHECK_VECTOR(vector, COUNT, sum_of_ranks(size));
+    CHECK_VECTOR(large, LARGE, sum_of_ranks(size));
+    gpu_memory_free(vector);
+    gpu_memory_free(large);
+    CHECK_OK(comm_group_close(child));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* The ranks come to the child at different places in the order of the parent's operations. */
+static void parent_is_behind(int rank, int size, void *arg)
+{
+    comm_group *world = cases_world(rank, "?from_parent=1"), *child;
+    comm_op_options o = on_gpu();
+    int32_t *vector = vector_new(COUNT, rank + 1);
+    comm_work *work;
+    (void)arg;
+    check_sum(world);
+    CHECK_OK(comm_group_dup(world, NULL, &child));
+    if (rank == 0)
+        check_sum(child);
+    CHECK_OK(comm_all_reduce(world, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &work));
+    if (rank != 0)
+        check_sum(child);
+    finish(work);
+    CHECK_VECTOR(vector, COUNT, sum_of_ranks(size));
+    gpu_memory_free(vector);
+    CHECK_OK(comm_group_close(child));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* One rank closes the parent before its child connects, and one while it does. */
+static void parent_is_closed_early(int rank, int size, void *arg)
+{
+    comm_group *world = cases_world(rank, "?from_parent=1"), *parent, *child;
+    comm_op_options o = on_gpu();
+    int32_t *vector = vector_new(COUNT, rank + 1);
+    comm_work *work;
+    (void)arg;
+    store = ranks_store();
+    for (int turn = 0; turn < 2; turn++) {
+        vector_fill(vector, COUNT, rank + 1);
+        CHECK_OK(comm_group_dup(world, NULL, &parent));
+        check_sum(parent);
+        CHECK_OK(comm_group_dup(parent, NULL, &child));
+        if (rank == turn)
+            CHECK_OK(comm_group_close(parent));
+        meet(size);
+        CHECK_OK(comm_all_reduce(child, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &work));
+        if (rank == 1 - turn)
+            CHECK_OK(comm_group_close(parent));
+        finish(work);
+        CHECK_VECTOR(vector, COUNT, sum_of_ranks(size));
+        CHECK_OK(comm_group_close(child));
+        if (rank > 1)
+            CHECK_OK(comm_group_close(parent));
+    }
+    gpu_memory_free(vector);
+    CHECK_OK(comm_group_close(world));
+    comm_store_close(store);
+}
+
 static const struct nccl_case cases[] = {
     { "child aborted in a split", child_is_aborted_split, 3 },
     { "child aborted in a shrink", child_is_aborted_shrink, 3 },
@@ -195,6 +368,12 @@ static const struct nccl_case cases[] = {
     { "parent closed in a shrink", parent_is_closed_shrink, 3 },
     { "parent closed in time for a split", parent_is_closed_in_time_split, 3 },
     { "parent closed in time for a shrink", parent_is_closed_in_time_shrink, 3 },
+    { "children at once", children_at_once, 3 },
+    { "halves", halves, 4 },
+    { "a half stays away", half_stays_away, 4 },
+    { "the parent goes on", parent_goes_on, 3 },
+    { "the parent is behind", parent_is_behind, 3 },
+    { "parent closed early", parent_is_closed_early, 3 },
 };
 
 int main(int argc, char **argv)

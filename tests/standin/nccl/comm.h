@@ -100,6 +100,7 @@ struct ncclComm {
     char name[48];
     struct segment *_Atomic segment; /* NULL until the initialisation has come so far */
     uint64_t posted;                 /* boards */
+    uint64_t given;                  /* collectives; a split has its place among them */
     struct ncclComm *parent;         /* while the communicator is being made of it */
 
     atomic_uint result; /* a status; IN_PROGRESS while a job runs */

@@ -91,6 +91,7 @@ static nccl_status submit(struct ncclComm *comm, struct task *task, nccl_redop r
         comm_leave(comm);
         return group_failed(status);
     }
+    comm->given += task->what.kind < SEND;
     return group_failed(group_add(comm, task));
 }
 

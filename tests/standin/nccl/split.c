@@ -6,6 +6,7 @@
 
 struct split_board {
     int32_t kind, color, key, rank;
+    uint64_t given;
 };
 
 struct split_job {
@@ -38,6 +39,12 @@ static int members_of(const struct split_job *split, char boards[RANKS_MAX][BOAR
                          split->parent->rank, rank);
             return 0;
         }
+        if (board.given != split->parent->given) {
+            standin_rule("let all ranks call the same", "rank %d splits a communicator after %llu collectives, and "
+                         "rank %d after %llu", split->parent->rank, (unsigned long long)split->parent->given, rank,
+                         (unsigned long long)board.given);
+            return 0;
+        }
         if (board.color == split->color)
             members[count++] = board;
     }
@@ -59,7 +66,8 @@ static nccl_status make_child(struct split_job *split)
 {
     struct ncclComm *parent = split->parent, *child = split->child;
     char boards[RANKS_MAX][BOARD_BYTES];
-    struct split_board own = {split->is_shrink ? BOARD_SHRINK : BOARD_SPLIT, split->color, split->key, parent->rank};
+    struct split_board own = {split->is_shrink ? BOARD_SHRINK : BOARD_SPLIT, split->color, split->key, parent->rank,
+                              parent->given};
     struct split_board members[RANKS_MAX];
     nccl_status status = board_exchange(parent, split->takes_part, &own, sizeof own, boards);
     int size = status ? 0 : members_of(split, boards, members);
