@@ -123,6 +123,20 @@ def a_world_of_one_rank():
     check(codes(start(alone)) == [0] * SIZE, "one rank")
 
 
+# ---- Groups -------------------------------------------------------------------------------------
+
+
+# zlib.crc32 makes one number of them.
+COLLIDING = (90, 350, 973, 885, 365, 729, 763, 192), (899, 710, 212, 282, 869, 227, 51, 435)
+
+
+def groups_of_other_ranks_have_other_places_in_the_store():
+    """Also two lists of which zlib.crc32 makes the same number."""
+    from torch_libcomm.world import prefix_of
+    first, second = COLLIDING
+    check(prefix_of(first) != prefix_of(second), "two lists have one prefix")
+
+
 # ---- Breaking off -------------------------------------------------------------------------------
 
 

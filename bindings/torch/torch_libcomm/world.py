@@ -1,8 +1,8 @@
 """What both layers ask of PyTorch's options."""
 import datetime
+import hashlib
 import os
 import sys
-import zlib
 
 import torch.distributed as dist
 
@@ -24,13 +24,18 @@ def name_of(text):
     return text.encode()[:47].decode(errors="ignore")
 
 
+def prefix_of(ranks):
+    """What tells groups of these ranks from those of others in a store."""
+    return hashlib.sha256(",".join(map(str, ranks)).encode()).hexdigest()[:32]
+
+
 def arguments(options):
     """Of a _DistributedBackendOptions: the store, rank, size, time limit in ms, the name, that of libcomm's world, and
     libcomm's backend."""
     store, ranks = options.store, options.global_ranks_in_group
     if ranks:
         # Groups without a common rank may have been given one and the same name, and so prefix.
-        store = dist.PrefixStore(f"{zlib.crc32(','.join(map(str, ranks)).encode()):x}", store)
+        store = dist.PrefixStore(prefix_of(ranks), store)
     return (store, options.group_rank, options.group_size, milliseconds(options.timeout), options.group_id,
             name_of(options.group_id), os.environ.get("COMM_BACKEND") or "cpu:auto")
 
