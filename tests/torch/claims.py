@@ -246,6 +246,26 @@ def new_groups_are_independent():
     dist.barrier()
 
 
+def open_things():
+    """Of this process: descriptors and threads."""
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+
+def new_groups_use_what_the_default_group_has_open():
+    """Programs make dozens of them. It is there when every rank has talked to every other one."""
+    dist.all_to_all_single(torch.empty(size()), torch.ones(size()))
+    before = open_things()
+    for i in range(12):
+        ranks = sorted({i % size(), (i + 1) % size()})
+        group = dist.new_group(ranks)
+        if rank() in ranks:
+            tensor = data(rank(), 1000) + i
+            dist.all_reduce(tensor, group=group)
+            same(tensor, sum(data(r, 1000) for r in ranks) + i * len(ranks), ranks)
+    after = open_things()
+    check(after[0] <= before[0] and after[1] <= before[1], f"descriptors and threads: {before}, now {after}")
+
+
 def objects_of_unequal_length():
     mine = {"rank": rank(), "text": "x" * (rank() * 1000)}
     all_objects = [None] * size()
@@ -637,4 +657,4 @@ def run(claims):
 if __name__ == "__main__":
     run([claim for name, claim in list(globals().items())
          if inspect.isfunction(claim) and not inspect.signature(claim).parameters and name not in (
-             "rank", "size", "make_model")])
+             "rank", "size", "make_model", "open_things")])

@@ -2,6 +2,7 @@
 import atexit
 import ctypes
 import datetime
+import gc
 import inspect
 import multiprocessing
 import os
@@ -33,22 +34,22 @@ def free_port():
         return listening.getsockname()[1]
 
 
-def begin(**options):
+def begin(backend="libcomm", **options):
     if VERSION < (2, 5):
         import torch_libcomm  # newer releases find it by its entry point
-    dist.init_process_group("libcomm", **options)
+    dist.init_process_group(backend, **options)
 
 
-def add_up():
-    tensor = torch.full((3,), float(dist.get_rank() + 1))
-    dist.all_reduce(tensor)
-    check(float(tensor[0]) == sum(range(1, dist.get_world_size() + 1)), f"the sum is {tensor}")
+def add_up(group=None):
+    tensor = torch.full((3,), float(dist.get_rank(group) + 1))
+    dist.all_reduce(tensor, group=group)
+    check(float(tensor[0]) == sum(range(1, dist.get_world_size(group) + 1)), f"the sum is {tensor}")
 
 
-def start(function, *arguments, context="fork"):
+def start(function, *arguments, context="fork", size=SIZE):
     """A process for each rank: function(rank, ...)."""
     make = multiprocessing.get_context(context).Process
-    ranks = [make(target=function, args=(rank, *arguments)) for rank in range(SIZE)]
+    ranks = [make(target=function, args=(rank, *arguments)) for rank in range(size)]
     for rank in ranks:
         rank.start()
     return ranks
@@ -93,9 +94,12 @@ def the_environment_is_a_meeting_point():
 
 
 def by_store(rank, path):
+    kept = []
     for i in range(20):
         begin(store=dist.FileStore(f"{path}{i}", SIZE), rank=rank, world_size=SIZE)
         add_up()
+        kept.append(dist.new_group())
+        add_up(kept[-1])
         dist.destroy_process_group()
     stores = dist.PrefixStore("again", dist.FileStore(path, SIZE))
     begin(store=stores, rank=rank, world_size=SIZE)
@@ -128,6 +132,67 @@ def a_world_of_one_rank():
 
 # zlib.crc32 makes one number of them.
 COLLIDING = (90, 350, 973, 885, 365, 729, 763, 192), (899, 710, 212, 282, 869, 227, 51, 435)
+
+
+def beside_gloo(rank, url):
+    begin("gloo", init_method=url, rank=rank, world_size=SIZE)
+    for ranks in ([0, 1], [1], [0, 1]):
+        group = dist.new_group(ranks, backend="libcomm")
+        if rank in ranks:
+            add_up(group)
+    add_up()
+    dist.destroy_process_group()
+
+
+def groups_beside_a_default_group_of_another_kind():
+    """There is none of ours to make them from."""
+    check(codes(start(beside_gloo, f"file://{tempfile.mktemp()}")) == [0] * SIZE, "beside Gloo")
+
+
+def closes_the_default_first(rank, url):
+    begin(init_method=url, rank=rank, world_size=SIZE)
+    groups = [dist.new_group()]
+    if hasattr(dist, "split_group") and VERSION >= (2, 12):
+        groups.append(dist.split_group(None, [[0, 1]]))
+    default = dist.group.WORLD
+    if hasattr(default, "shutdown"):
+        default.shutdown()
+    groups.append(dist.new_group())  # a world of its own
+    gc.collect()
+    for group in groups:
+        add_up(group)
+    dist.destroy_process_group()
+
+
+def groups_outlive_the_default_group():
+    """With the store that they have come together by."""
+    check(codes(start(closes_the_default_first, f"file://{tempfile.mktemp()}")) == [0] * SIZE, "the default is closed")
+
+
+def rank_0_of_three_dies(rank, url):
+    begin(init_method=url, rank=rank, world_size=3)
+    pair, everybody = dist.new_group([1, 2]), dist.new_group()
+    add_up(everybody)
+    if rank == 0:
+        os._exit(1)
+    for group in (everybody, None):
+        try:
+            add_up(group)
+            check(False, "a sum without rank 0")
+        except RuntimeError as error:
+            check("rank 0" in str(error), f"the text is: {error}")
+    for _ in range(100):
+        add_up(pair)
+    if VERSION >= (2, 1):  # older ones ask the store, which has ended with rank 0
+        add_up(dist.new_group([1, 2]))
+    dist.destroy_process_group(pair)
+    dist.destroy_process_group()
+
+
+def groups_without_the_dead_go_on():
+    """And the ranks that are left make new ones."""
+    ended = codes(start(rank_0_of_three_dies, f"tcp://127.0.0.1:{free_port()}", size=3))
+    check(ended == [1, 0, 0], f"exit statuses {ended}")
 
 
 def groups_of_other_ranks_have_other_places_in_the_store():

@@ -289,6 +289,24 @@ def groups_in_threads():
     check(not errors, f"{errors}")
 
 
+def messages_of_one_group_hold_up_no_other():
+    """They wait for their receiver, who calls all of another group's operations first."""
+    first, second = [dist.new_group(list(range(size()))) for _ in range(2)]
+    for count, number in ((1 << 17, 4), (100, 200)):
+        sent = [torch.full((count,), float(i)) for i in range(number)]
+        works = [dist.isend(tensor, 1, group=first) for tensor in sent] if rank() == 0 else []
+        for i in range(5):
+            tensor = torch.full((1 << 16,), float(rank() + i))
+            dist.all_reduce(tensor, group=second)
+            same(tensor, torch.full((1 << 16,), float(sum(range(i, i + size())))), i)
+        for i in range(number if rank() == 1 else 0):
+            got = torch.empty(count)
+            dist.recv(got, 0, group=first)
+            same(got, torch.full((count,), float(i)), i)
+        for work in works:
+            work.wait()
+
+
 # ---- Sends and receives -------------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ def create(options, _backend_options=None):
     native = build.load()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         native.listen_to_interrupts()
-    return native.create(*world.arguments(options))
+    return native.create(*world.arguments(options), build.parent(options), options.global_ranks_in_group)
 
 
 def library_path():

@@ -946,9 +946,9 @@ public:
     using WorkPointer = intrusive_ptr<c10d::Work>;
 
     /* The second channel is made now: the ranks must make groups of the same ranks in one order. */
-    CommBackend(comm_group *group, comm_store *store, const std::string &name, int rank, int size, int64_t timeout_ms)
-        : Backend(rank, size), first_(group), store_(store), name_(name),
-          options_(c10::make_intrusive<Options>("libcomm", milliseconds(timeout_ms)))
+    CommBackend(comm_group *group, const std::shared_ptr<comm_store> &store, const std::string &name)
+        : Backend(comm_group_rank(group), comm_group_size(group)), first_(group), store_(store), name_(name),
+          options_(c10::make_intrusive<Options>("libcomm", milliseconds(comm_group_timeout(group))))
     {
         chained(1);
         std::lock_guard<std::mutex> lock(backends_mutex);
@@ -974,7 +974,12 @@ public:
         for (auto &channel : chained_)
             comm_group_close(std::exchange(channel.group, nullptr));
         comm_group_close(std::exchange(first_.group, nullptr));
-        comm_store_close(std::exchange(store_, nullptr));
+        store_.reset();
+    }
+
+    bool is_open() const
+    {
+        return first_.group;
     }
 
     /* ---- What PyTorch asks a backend ---- */
@@ -1040,25 +1045,29 @@ public:
         return comm_group_seq(open());
     }
 
-    /* No rank is waited for. */
+    /* A group of these ranks, of which this one is one; no rank is waited for. `backend` is libcomm's; NULL: this
+     * group's. */
+    intrusive_ptr<Backend> subgroup(const std::vector<int32_t> &ranks, const std::string &name, int64_t timeout_ms,
+                                    const char *backend = nullptr)
+    {
+        std::string world_name = fitting(name);
+        comm_group_options options = COMM_GROUP_OPTIONS_INIT;
+        options.backend = backend;
+        options.timeout_ms = timeout_ms;
+        options.name = world_name.c_str();
+        comm_group *group;
+        check(comm_group_create(open(), ranks.data(), ranks.size(), &options, &group), timeout_ms);
+        return c10::make_intrusive<CommBackend>(group, store_, name);
+    }
+
     intrusive_ptr<Backend> split(const intrusive_ptr<c10d::Store> &, const std::vector<int> &ranks,
                                  const intrusive_ptr<Options> &options)
     {
-        auto mine = std::find(ranks.begin(), ranks.end(), rank_);
-        if (mine == ranks.end())
+        if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end())
             return nullptr;
-        comm_group *group;
-        comm_group_options given = COMM_GROUP_OPTIONS_INIT;
         std::string name = options ? name_of(*options, 0) : "";
-        if (name.empty())
-            name = name_ + ":split";
-        std::string world_name = fitting(name);
-        given.timeout_ms = options ? limit_of(options->timeout) : 0;
-        given.name = world_name.c_str();
-        check(comm_group_create(open(), std::vector<int32_t>(ranks.begin(), ranks.end()).data(), ranks.size(), &given,
-                                &group));
-        return c10::make_intrusive<CommBackend>(group, nullptr, name, static_cast<int>(mine - ranks.begin()),
-                                                static_cast<int>(ranks.size()), comm_group_timeout(group));
+        return subgroup(std::vector<int32_t>(ranks.begin(), ranks.end()), name.empty() ? name_ + ":split" : name,
+                        options ? limit_of(options->timeout) : 0);
     }
 
     intrusive_ptr<Backend> shrink(const std::vector<int64_t> &excluded, int, const intrusive_ptr<Options> &)
@@ -1066,8 +1075,7 @@ public:
         comm_group *group;
         check(comm_group_shrink(open(), std::vector<int32_t>(excluded.begin(), excluded.end()).data(), excluded.size(),
                                 nullptr, &group));
-        return c10::make_intrusive<CommBackend>(group, nullptr, name_ + ":shrunk", comm_group_rank(group),
-                                                comm_group_size(group), comm_group_timeout(group));
+        return c10::make_intrusive<CommBackend>(group, store_, name_ + ":shrunk");
     }
 
     /* ---- Collectives ---- */
@@ -1580,30 +1588,30 @@ private:
     Channel first_;
     std::mutex chained_mutex_;
     std::deque<Channel> chained_; /* by level, from 1 on */
-    comm_store *store_;
+    std::shared_ptr<comm_store> store_; /* the groups of a world keep it, as each of them may be the last one */
     std::string name_;
     intrusive_ptr<Options> options_;
 };
 
+/* Of ranks of the parent, if that is one of ours; else a world of its own. */
 intrusive_ptr<c10d::Backend> create(const intrusive_ptr<c10d::Store> &store, int rank, int size, int64_t timeout_ms,
-                                    const std::string &name, const std::string &world_name, const std::string &backend)
+                                    const std::string &name, const std::string &world_name, const std::string &backend,
+                                    const intrusive_ptr<c10d::Backend> &parent, const std::vector<int32_t> &ranks)
 {
-    comm_store *ours = TorchStore::open(store);
+    auto *from = dynamic_cast<CommBackend *>(parent.get());
+    if (from && from->is_open())
+        return from->subgroup(ranks, name, timeout_ms, backend.c_str());
+    std::shared_ptr<comm_store> ours(TorchStore::open(store), comm_store_close);
     comm_init_options options = COMM_INIT_OPTIONS_INIT;
     options.world_size = size;
     options.rank = rank;
     options.backend = backend.c_str();
-    options.store = ours;
+    options.store = ours.get();
     options.timeout_ms = timeout_ms;
     options.name = world_name.c_str();
     comm_group *group;
-    comm_status status = comm_init(&options, &group);
-    if (status != COMM_OK) {
-        auto error = failure(status, comm_last_error(), timeout_ms);
-        comm_store_close(ours);
-        throw error;
-    }
-    return c10::make_intrusive<CommBackend>(group, ours, name, rank, size, timeout_ms);
+    check(comm_init(&options, &group), timeout_ms);
+    return c10::make_intrusive<CommBackend>(group, ours, name);
 }
 
 /* ---- Tensors that are negated or conjugated when they are read ---- */

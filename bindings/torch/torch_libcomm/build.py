@@ -52,6 +52,19 @@ def load():
     return module
 
 
+def parent(options):
+    """The backend that a group can be made from, if it is one of ours: the default group's for the CPU, or None. The
+    debug level DETAIL has put a wrapper around it."""
+    default = world.default_group(options)
+    try:
+        backend = default and default._get_backend(torch.device("cpu"))
+    except RuntimeError:  # it has none
+        return None
+    while hasattr(backend, "wrapped_pg"):
+        backend = backend.wrapped_pg
+    return backend
+
+
 def headers():
     """libcomm's: those of this package, else those of the source tree."""
     own = HERE / "include"

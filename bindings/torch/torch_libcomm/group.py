@@ -16,7 +16,7 @@ from .library import (ANY_SOURCE, ERR_TIMEOUT, OK, PREMUL_SUM, SUM, GroupOptions
                       c_size, check, failure, library, pointer)
 from .store import Store
 from .works import Work
-from .world import arguments, ended_by, milliseconds, name_of
+from .world import arguments, default_group, ended_by, milliseconds, name_of
 
 VERSION = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 
@@ -122,8 +122,12 @@ class Group(dist.ProcessGroup):
 
     @classmethod
     def create(cls, options):
-        """For PyTorch's _DistributedBackendOptions: a world of its own, which meets through PyTorch's store."""
+        """For PyTorch's _DistributedBackendOptions: of ranks of the default group, if that is one of this kind; else a
+        world of its own, which meets through PyTorch's store."""
         store, rank, size, timeout_ms, name, world_name, backend = arguments(options)
+        parent = default_group(options)
+        if isinstance(parent, Group) and parent.channels:
+            return parent._subgroup(options.global_ranks_in_group, name, timeout_ms, options.store, backend.encode())
         ours, handle = Store(store), pointer()
         init = InitOptions(world_size=size, rank=rank, backend=backend.encode(), store=ours.handle,
                            timeout_ms=timeout_ms, name=world_name.encode())
@@ -134,7 +138,7 @@ class Group(dist.ProcessGroup):
             raise
         return cls(handle, rank, size, name, options.store, ours)
 
-    def __init__(self, handle, rank, size, name, torch_store, store=None):
+    def __init__(self, handle, rank, size, name, torch_store, store):
         super().__init__(rank, size)
         self.my_rank, self.my_size, self.torch_store = rank, size, torch_store
         self.my_name, self.description = name, "undefined"
@@ -144,16 +148,15 @@ class Group(dist.ProcessGroup):
         self._channel_of(1)
         self.works = collections.deque(maxlen=self.WORKS_KEPT)
         # Also before the interpreter ends: no thread of libcomm may call Python after that.
-        self._close = weakref.finalize(self, Group._close_all, self.channels, store)
+        # The groups of a world keep its store, as each of them may be the last one.
+        self.store, self._close = store, weakref.finalize(self, Group._close_all, self.channels, store)
         open_groups.add(self)
         abort_at_end()
 
     @staticmethod
-    def _close_all(channels, store):
+    def _close_all(channels, _store):
         while channels:
             library().comm_group_close(channels.pop().handle)
-        if store:
-            store.close()
 
     def _channel_of(self, level):
         with self.channels_lock:
@@ -236,13 +239,18 @@ class Group(dist.ProcessGroup):
         """The group of these ranks, or None if this one is none of them. No rank is waited for."""
         if self.my_rank not in ranks:
             return None
-        handle, name = pointer(), group_name or f"{self.my_name}:split"
-        options = GroupOptions(timeout_ms=milliseconds(timeout), name=name_of(name).encode())
-        check(library().comm_group_create(self._open(), (c_int * len(ranks))(*ranks), len(ranks),
-                                          ctypes.byref(options), ctypes.byref(handle)))
-        group = Group(handle, ranks.index(self.my_rank), len(ranks), name, dist.PrefixStore(name, self.torch_store))
+        name = group_name or f"{self.my_name}:split"
+        group = self._subgroup(ranks, name, milliseconds(timeout), dist.PrefixStore(name, self.torch_store))
         group.description = group_desc or f"{self.description}:split"
         return group
+
+    def _subgroup(self, ranks, name, timeout_ms, torch_store, backend=None):
+        """A group of these ranks, of which this one is one. `backend` is libcomm's; None: this group's."""
+        self._open()
+        handle, options = pointer(), GroupOptions(backend=backend, timeout_ms=timeout_ms, name=name_of(name).encode())
+        check(library().comm_group_create(self.channels[0].handle, (c_int * len(ranks))(*ranks), len(ranks),
+                                          ctypes.byref(options), ctypes.byref(handle)))
+        return Group(handle, ranks.index(self.my_rank), len(ranks), name, torch_store, self.store)
 
     # ---- Calling ----
 

@@ -1,6 +1,7 @@
 """A store of PyTorch's, whatever it is, as a comm_store."""
 import ctypes
 import time
+import weakref
 
 from .library import (ADD_FN, CHECK_FN, COMPARE_SET_FN, ERR_SYSTEM, ERR_TIMEOUT, GET_FN, OK, REMOVE_FN, SET_FN,
                       StoreOps, check, library, pointer)
@@ -9,19 +10,18 @@ from .library import (ADD_FN, CHECK_FN, COMPARE_SET_FN, ERR_SYSTEM, ERR_TIMEOUT,
 class Store:
     """Nothing here waits inside PyTorch's store: its clients of 1.13 cannot be used any more once a wait has timed out.
     That release has no check() either, but compare_set with an expected value that is never set reads without waiting.
+    It is closed when nothing keeps it any more, or by close().
     """
     ABSENT = "\x00comm: absent\x00"
 
     def __init__(self, store):
         self.store, self.handle = store, pointer()
-        # The structure holds the functions, and must live as long as the handle.
+        # The structure holds the functions, and must live as long as libcomm may call them: as the world's groups.
         self.ops = StoreOps(name=b"torch", set=SET_FN(self.guard(self.set)), get=GET_FN(self.guard(self.get)),
                             add=ADD_FN(self.guard(self.add)), compare_set=COMPARE_SET_FN(self.guard(self.compare_set)),
                             check=CHECK_FN(self.guard(self.check)), remove=REMOVE_FN(self.guard(self.remove)))
         check(library().comm_store_create(ctypes.byref(self.ops), None, ctypes.byref(self.handle)))
-
-    def close(self):
-        library().comm_store_close(self.handle)
+        self.close = weakref.finalize(self, library().comm_store_close, self.handle)
 
     @staticmethod
     def guard(function):

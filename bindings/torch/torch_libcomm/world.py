@@ -29,6 +29,18 @@ def prefix_of(ranks):
     return hashlib.sha256(",".join(map(str, ranks)).encode()).hexdigest()[:32]
 
 
+def default_group(options):
+    """The default group, if a group of these _DistributedBackendOptions is one of its ranks, by their numbers there; or
+    None. Only members are asked to make a group, so all of them must come to the same answer: it does not depend on
+    whether the default group has ended, which some may not know yet."""
+    ranks = options.global_ranks_in_group
+    if not ranks or not dist.is_initialized():
+        return None
+    default = dist.distributed_c10d._get_default_group()
+    fits = len(ranks) == options.group_size and ranks[options.group_rank] == default.rank()
+    return default if fits else None
+
+
 def arguments(options):
     """Of a _DistributedBackendOptions: the store, rank, size, time limit in ms, the name, that of libcomm's world, and
     libcomm's backend."""
