@@ -93,6 +93,18 @@ def the_environment_is_a_meeting_point():
     check(codes(start(by_environment, free_port())) == [0] * SIZE, "env://")
 
 
+def with_a_device(rank, url):
+    begin(init_method=url, rank=rank, world_size=SIZE, device_id=torch.device("cpu:0"))
+    add_up()
+    add_up(dist.new_group())
+    dist.destroy_process_group()
+
+
+def the_cpu_may_be_named_as_the_device():
+    if VERSION >= (2, 15):  # older ones take no device_id, or none of the CPU
+        check(codes(start(with_a_device, f"file://{tempfile.mktemp()}")) == [0] * SIZE, "device_id")
+
+
 def by_store(rank, path):
     kept = []
     for i in range(20):

@@ -214,6 +214,9 @@ class Group(dist.ProcessGroup):
     def get_group_store(self):
         return self.torch_store
 
+    def eager_connect_single_device(self, _device):
+        """Called if init_process_group is given a device_id; there is nothing to be done."""
+
     def shutdown(self):
         self._close()
 
