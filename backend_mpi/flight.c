@@ -294,7 +294,8 @@ comm_status flight_run(struct group *g, const comm_op *op, int64_t spin_ns)
     issue(f);
     host->run_waits();
     int is_over = f->status == COMM_OK && is_over_within(f, spin_ns);
-    if (is_over && f->status == COMM_OK && f->mpi_error == MPI_SUCCESS && !flight_is_truncated(f)) {
+    /* Not whole: the group has ended while `then` ran, and what that began was cut off. */
+    if (is_over && f->is_whole && f->status == COMM_OK && f->mpi_error == MPI_SUCCESS && !flight_is_truncated(f)) {
         flight_unlink(f);
         flight_free(f);
         return COMM_OK;

@@ -1,6 +1,7 @@
 /* What only the mpi backend has. Usage: own BACKEND CASE ...; launch.py starts it. */
 #include <comm/comm.h>
 #include <dirent.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -404,6 +405,42 @@ static void unkept(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static void *abort_soon(void *context)
+{
+    struct timespec t = { 0, rand() % 20000 * 1000 };
+    nanosleep(&t, NULL);
+    CHECK_OK(comm_group_abort(context, "in between"));
+    return NULL;
+}
+
+/* The group ends while a call that waits reduces. What it then goes on with is cut off: it must not say OK. */
+static void cut_off(int rank, int size, void *arg)
+{
+    enum { ROUNDS = 20, COUNT = 1 << 22 };
+    static uint8_t ones[COUNT], sums[COUNT];
+    comm_group *world = ranks_world(backend), *g;
+    (void)size, (void)arg;
+    for (int i = 0; i < COUNT; i++)
+        ones[i] = 0x38;
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_t thread;
+        CHECK_OK(comm_group_dup(world, NULL, &g));
+        CHECK_OK(comm_group_connect(g, COMM_DEVICE_DEFAULT, 0));
+        memset(sums, 0, sizeof sums);
+        check_sum(world);
+        CHECK(rank != 0 || pthread_create(&thread, NULL, abort_soon, g) == 0);
+        comm_status status = comm_all_reduce(g, ones, sums, COUNT, COMM_DTYPE_F8E4M3, COMM_REDOP_SUM, NULL, NULL);
+        CHECK(status == COMM_OK || status == COMM_ERR_ABORTED);
+        for (int i = 0; status == COMM_OK && i < COUNT; i++)
+            CHECK(sums[i] == 0x40);
+        CHECK(rank != 0 || pthread_join(thread, NULL) == 0);
+        CHECK_OK(comm_group_close(g));
+        check_sum(world);
+    }
+    CHECK_OK(comm_group_close(world));
+    say_expected(rank); /* messages that were cut off may stay in MPI, which is not finalised then */
+}
+
 static const struct {
     const char *name;
     void (*fn)(int, int, void *);
@@ -414,6 +451,7 @@ static const struct {
     { "killed", killed, 3 },   { "tags", tags, 2 },                         { "seems_lost", seems_lost, 3 },
     { "waiting", waiting, 2 }, { "signals", signals, 2 }, { "unkept", unkept, 2 },
     { "leaves", leaves, 3 },
+    { "cut_off", cut_off, 2 },
 };
 
 int main(int argc, char **argv)
