@@ -208,8 +208,11 @@ static comm_status mpi_submit(void *state, const comm_op *const *ops, comm_work 
 static comm_status mpi_run(void *state, const comm_op *op, int64_t spin_ns)
 {
     struct group *g = state;
+    comm_status status = start_poller(g->world); /* what was sent may need it, and submit must not fail for it */
+    if (status != COMM_OK)
+        return status;
     pthread_mutex_lock(&g->lock);
-    comm_status status = flight_run(g, op, spin_ns);
+    status = flight_run(g, op, spin_ns);
     pthread_mutex_unlock(&g->lock);
     return status;
 }
