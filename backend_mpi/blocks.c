@@ -124,12 +124,20 @@ comm_status recv_bytes(struct flight *f, void *data, size_t bytes, int from, int
     return begun(mpi.Irecv(address(data), count, type, from, tag, comm, request), "MPI_Irecv", request);
 }
 
+/* Two flights that are under way at a time must not have one tag: the second one's receives are posted before what the
+ * first one exchanges last. */
+static int tag_of(const struct flight *f)
+{
+    uint64_t tags = (uint64_t)start_tag_max() - TAG_FLIGHT + 1;
+    return TAG_FLIGHT + (int)(f->op.seq % tags);
+}
+
 /* Blocks between all pairs of ranks; empty ones are not sent. All exchanges of a flight have its tag: those of one pair
  * come one after the other. */
 comm_status exchange(struct flight *f, block_fn *send, block_fn *recv)
 {
     struct group *g = f->group;
-    int rank = g->info->rank, size = g->info->size, tag = TAG_FLIGHT + (int)(f->op.seq % TAG_FLIGHTS);
+    int rank = g->info->rank, size = g->info->size, tag = tag_of(f);
     size_t bytes, own_bytes;
     comm_status status = COMM_OK;
     for (int i = 1; i < size && status == COMM_OK; i++) {

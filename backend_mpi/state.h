@@ -16,8 +16,8 @@
 
 #include "mpi_api.h"
 
-/* Tags on group->own. MPI has at least 32768. */
-enum { TAG_END = 0, TAG_LIBRARY = 8, TAG_FLIGHT = 16384, TAG_FLIGHTS = 16384 };
+/* Tags on group->own. MPI has at least 32768; from TAG_FLIGHT on, all that it has are of operations. */
+enum { TAG_END = 0, TAG_LIBRARY = 8, TAG_FLIGHT = 16384 };
 
 enum { TEXT_BYTES = 1024, KEY_BYTES = 64, FEW_REQUESTS = 8, BLOCKS_MAX = 6, END_BYTES = TEXT_BYTES + 32 };
 

@@ -28,6 +28,12 @@ static void say_expected(int rank)
     CHECK(file && fclose(file) == 0);
 }
 
+static void pause_ms(int ms)
+{
+    struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
+    nanosleep(&t, NULL);
+}
+
 static void check_sum(comm_group *g)
 {
     int32_t one = 1, sum = 0;
@@ -441,6 +447,49 @@ static void cut_off(int rank, int size, void *arg)
     say_expected(rank); /* messages that were cut off may stay in MPI, which is not finalised then */
 }
 
+static atomic_int is_submitted;
+
+static void add_late(const void *in, void *inout, size_t count, comm_dtype dtype, void *context)
+{
+    const int32_t *from = in;
+    int32_t *to = inout;
+    (void)dtype;
+    for (size_t i = 0; i < count; i++)
+        to[i] += from[i];
+    while (*(int *)context == 0 && !atomic_load(&is_submitted))
+        pause_ms(1);
+}
+
+/* Of two operations that are 16384 apart and under way at a time, the first one has reduced on rank 1 only, which sends
+ * its result while rank 0 waits for the second one's input. */
+static void many(int rank, int size, void *arg)
+{
+    enum { MANY = 16384, COUNT = 50000 };
+    static int32_t values[COUNT], first[COUNT], last[COUNT], one;
+    static comm_work *works[MANY + 1];
+    comm_group *world = ranks_world(backend);
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    (void)size, (void)arg;
+    for (int i = 0; i < COUNT; i++)
+        values[i] = rank + i;
+    options.reduce_fn = add_late;
+    options.reduce_context = &rank;
+    check_sum(world);
+    CHECK_OK(comm_all_reduce(world, values, first, COUNT, COMM_DTYPE_I32, COMM_REDOP_USER, &options, &works[0]));
+    for (int i = 1; i < MANY; i++)
+        CHECK_OK(comm_broadcast(world, &one, 1, COMM_DTYPE_I32, 1, NULL, &works[i]));
+    CHECK_OK(comm_all_reduce(world, values, last, COUNT, COMM_DTYPE_I32, COMM_REDOP_MAX, NULL, &works[MANY]));
+    pause_ms(500); /* the other one's last messages come */
+    atomic_store(&is_submitted, 1);
+    for (int i = 0; i <= MANY; i++) {
+        CHECK_OK(comm_work_wait(works[i], 0));
+        comm_work_release(works[i]);
+    }
+    for (int i = 0; i < COUNT; i++)
+        CHECK(first[i] == 2 * i + 1 && last[i] == i + 1);
+    CHECK_OK(comm_group_close(world));
+}
+
 static const struct {
     const char *name;
     void (*fn)(int, int, void *);
@@ -452,6 +501,7 @@ static const struct {
     { "waiting", waiting, 2 }, { "signals", signals, 2 }, { "unkept", unkept, 2 },
     { "leaves", leaves, 3 },
     { "cut_off", cut_off, 2 },
+    { "many", many, 2 },
 };
 
 int main(int argc, char **argv)

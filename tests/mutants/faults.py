@@ -893,7 +893,7 @@ fault("mpi", "message_without_memory_to_keep_it_is_waited_for", MPI["match"],
       "        if (!has_spare(g)) {\n            fail_unmatched(g);\n            return;",
       "        if (!has_spare(g)) {\n            return;", "memory that runs out on mpich")
 fault("mpi", "exchanges_of_all_operations_have_one_tag", MPI["blocks"],
-      "TAG_FLIGHT + (int)(f->op.seq % TAG_FLIGHTS)", "TAG_FLIGHT", "programs on mpich, 2 ranks",
+      "TAG_FLIGHT + (int)(f->op.seq % tags)", "TAG_FLIGHT", "programs on mpich, 2 ranks",
       "random programs on mpich, 3 ranks")
 fault("mpi", "last_piece_of_a_long_block_is_a_whole_one", MPI["blocks"],
       "(int)(i + 1 < pieces ? most : bytes - i * most)", "(int)most", *MPI_FEW)
