@@ -92,10 +92,12 @@ static comm_status take_turn(struct group *g, int64_t *ret_number)
         return status;
     snprintf(key, sizeof key, "turn.%lld", (long long)*ret_number);
     status = get(g, key, text, sizeof text);
-    if (status != COMM_OK)
-        skip_turn(g, *ret_number);
-    else
+    if (status == COMM_OK) {
         host->store_delete(g->world->info->store, key);
+        return COMM_OK;
+    }
+    skip_turn(g, *ret_number);
+    *ret_number = 0;
     return status;
 }
 
@@ -121,8 +123,10 @@ static comm_status say_go(struct group *g, int64_t *ret_turn)
     comm_status status = get(g, key, text, sizeof text);
     if (status == COMM_OK)
         status = take_turn(g, ret_turn);
-    if (status == COMM_OK)
-        decide(g, "go");
+    if (status == COMM_OK && !decide(g, "go")) { /* a member has left meanwhile: hear says why */
+        pass_turn(g, *ret_turn);
+        *ret_turn = 0;
+    }
     return status;
 }
 
@@ -369,7 +373,9 @@ static void *make_apart(void *context)
     int ends = status != COMM_OK && g->queued; /* else the next operation says so */
     if (ends)
         group_end(g, g->failed, g->failed_text, &list);
-    else if (status == COMM_OK && !atomic_load(&g->ended))
+    else if (status == COMM_OK && atomic_load(&g->ended))
+        group_tell(g); /* which was not possible when it ended */
+    else if (status == COMM_OK)
         flights_issue_queued(g);
     pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);

@@ -29,8 +29,11 @@ static int lost_rank(const struct group *g)
     return -1;
 }
 
-static void tell(struct group *g, comm_status status)
+void group_tell(struct group *g)
 {
+    comm_status status = atomic_load(&g->ended);
+    if (g->told || g->info->size == 1)
+        return;
     g->told = 1;
     if (status == COMM_ERR_PEER_LOST)
         g->lost = lost_rank(g);
@@ -69,8 +72,8 @@ void group_end(struct group *g, comm_status status, const char *text, struct fin
     for (struct flight *f = g->pending; f; f = f->next)
         if (!f->is_busy)
             flight_cancel(f);
-    if (g->state == COMMUNICATOR_READY && g->info->size > 1 && !g->told)
-        tell(g, status);
+    if (g->state == COMMUNICATOR_READY)
+        group_tell(g);
     pthread_cond_broadcast(&g->changed);
 }
 

@@ -211,6 +211,7 @@ void poller_stop(struct world *w);
 /* ending.c. The group's lock is held. */
 void flight_cancel(struct flight *f); /* its receives */
 void group_end(struct group *g, comm_status status, const char *text, struct finished_list *list);
+void group_tell(struct group *g); /* the other ranks that it has ended, if they do not know */
 void group_listen(struct group *g);
 void group_look(struct group *g, struct finished_list *list); /* has another rank told of an end? */
 void group_check_ranks(struct group *g);                      /* not locked; may block for some 0.1 s */

@@ -1,11 +1,11 @@
-"""Run a test program under an MPI's mpirun: launch.py IMPLEMENTATION RANKS PLUGINS [--survive | --says TEXT] PROGRAM
-ARGUMENT...
+"""Run a test program under an MPI's mpirun: launch.py IMPLEMENTATION RANKS PLUGINS [--library FILE] [--survive |
+--says TEXT] PROGRAM ARGUMENT...
 
 Each process is one rank of the program's runs of that size (tests/support/ranks.c, RANKS_LAUNCHED). SEED in an argument
-becomes a fresh number, which is printed, and RANKS the number of ranks. --survive: one rank is killed, which must not
-end the others; they say "as expected", and what mpirun thinks of it does not count. --says: the program must print
-TEXT, and the exit status does not count: operations that cannot end are left in MPI, which is not finalised then. Exit
-status 77 (skipped) where that MPI, or the plugin for it, is missing.
+becomes a fresh number, which is printed, and RANKS the number of ranks. --library: the plugin takes it for the MPI.
+--survive: one rank is killed, which must not end the others; they say "as expected", and what mpirun thinks of it does
+not count. --says: the program must print TEXT, and the exit status does not count: operations that cannot end are left
+in MPI, which is not finalised then. Exit status 77 (skipped) where that MPI, or the plugin for it, is missing.
 """
 import os
 import pathlib
@@ -49,6 +49,10 @@ def main(arguments):
     if not list(pathlib.Path(plugins.split(':')[0]).glob(f'libcomm_mpi.{implementation}.so')):
         print(f'skipped: no libcomm_mpi.{implementation}.so was built, as the headers of that MPI are missing')
         return 77
+    library = {}
+    if program[0] == '--library':
+        library = {'COMM_MPI_LIBRARY': program[1]}
+        program = program[2:]
     survives = program[0] == '--survive'
     if survives:
         command = command + SURVIVE[implementation][0]
@@ -60,7 +64,7 @@ def main(arguments):
     program = [seed if argument == 'SEED' else argument for argument in program]
     print(' '.join([*command, '-n', ranks, *program]), flush=True)
     with tempfile.TemporaryDirectory(prefix='comm-mpi-') as folder:
-        environment = {**os.environ, **ENVIRONMENT, 'COMM_PLUGIN_PATH': plugins, 'RANKS_LAUNCHED': folder,
+        environment = {**os.environ, **ENVIRONMENT, **library, 'COMM_PLUGIN_PATH': plugins, 'RANKS_LAUNCHED': folder,
                        'RANKS': ranks, 'P2P_TAG_MAX': '32767'}
         done = subprocess.run([*command, '-n', ranks, *program], env=environment, check=False, text=True,
                               stdout=subprocess.PIPE if survives or says else None)

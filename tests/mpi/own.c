@@ -11,11 +11,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "between.h"
 #include "ranks.h"
 #include "scarce.h"
 
 static const char *backend;
-atomic_int scarce_left = -1;
+atomic_int scarce_left = -1, between_slow_ms, between_one;
 
 /* launch.py counts it, and keeps the mpiexec of MPICH from seeing until then that a rank was killed. */
 static void say_expected(int rank)
@@ -490,6 +491,29 @@ static void many(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* A communicator takes long to be made. The group is aborted meanwhile: the others are told. */
+static void while_made(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend), *all;
+    comm_group_options options = COMM_GROUP_OPTIONS_INIT;
+    int32_t value;
+    (void)size, (void)arg;
+    options.timeout_ms = 20000;
+    check_sum(world);
+    atomic_store(&between_slow_ms, 1000);
+    CHECK_OK(comm_group_dup(world, &options, &all));
+    pause_ms(500);
+    if (rank == 0) {
+        CHECK_OK(comm_group_abort(all, "while it is made"));
+    } else {
+        CHECK_STATUS(comm_recv(all, &value, 1, COMM_DTYPE_I32, 0, NULL, NULL), COMM_ERR_ABORTED);
+        CHECK_ERROR_SAYS("while it is made");
+    }
+    check_sum(world);
+    CHECK_OK(comm_group_close(all));
+    CHECK_OK(comm_group_close(world));
+}
+
 static const struct {
     const char *name;
     void (*fn)(int, int, void *);
@@ -502,6 +526,7 @@ static const struct {
     { "leaves", leaves, 3 },
     { "cut_off", cut_off, 2 },
     { "many", many, 2 },
+    { "while_made", while_made, 3 },
 };
 
 int main(int argc, char **argv)
