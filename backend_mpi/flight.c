@@ -44,8 +44,10 @@ static struct flight *flight_make(struct group *g, const comm_op *op, comm_work 
 
 static void let_go_of_memory(struct flight *f)
 {
+    mpi_lock();
     for (int i = 0; i < f->type_count; i++)
         mpi.Type_free(&f->types[i]);
+    mpi_unlock();
     for (int i = 0; i < f->block_count; i++)
         free(f->blocks[i]);
     if (f->requests != f->few)

@@ -39,8 +39,10 @@ void finished_add(struct finished_list *list, struct flight *f)
 static size_t received_bytes(const struct flight *f)
 {
     MPI_Count bytes = (MPI_Count)f->received_bytes;
+    mpi_lock();
     if (f->op.tag < COMM_ANY_TAG)
         mpi.Get_elements_x(&f->received, MPI_BYTE, &bytes);
+    mpi_unlock();
     return (size_t)bytes;
 }
 
@@ -71,7 +73,9 @@ static void complete(struct flight *f)
     } else if (ended != COMM_OK) {
         host->work_complete(f->work, ended, g->ended_text);
     } else if (f->mpi_error) {
+        mpi_lock();
         fail_mpi(f->mpi_error, "MPI");
+        mpi_unlock();
         host->work_complete(f->work, COMM_ERR_BACKEND, host->last_error());
     } else {
         if (f->op.kind == COMM_OP_RECV)

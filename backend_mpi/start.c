@@ -207,6 +207,16 @@ static comm_status begin(const comm_world_info *info)
     return status;
 }
 
+static comm_status ask_place(int *ret_rank, int *ret_size)
+{
+    mpi_lock();
+    comm_status status = fail_mpi(mpi.Comm_rank(MPI_COMM_WORLD, ret_rank), "MPI_Comm_rank");
+    if (status == COMM_OK)
+        status = fail_mpi(mpi.Comm_size(MPI_COMM_WORLD, ret_size), "MPI_Comm_size");
+    mpi_unlock();
+    return status;
+}
+
 comm_status start_begin(const comm_world_info *info, char *card, size_t capacity)
 {
     comm_status status = COMM_OK;
@@ -217,12 +227,9 @@ comm_status start_begin(const comm_world_info *info, char *card, size_t capacity
         status = fail(COMM_ERR_BACKEND, "%s", start.text);
     else if (start.pid != getpid())
         status = fail(COMM_ERR_UNSUPPORTED, "MPI was initialised before fork(), and cannot be used in the child");
-    int rank = start.expected_rank;
+    int rank = start.expected_rank, size = rank >= 0 ? 0 : 1; /* 0: not known */
     if (status == COMM_OK && start.state == START_READY)
-        status = fail_mpi(mpi.Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
-    int size = rank >= 0 ? 0 : 1; /* 0: not known */
-    if (status == COMM_OK && start.state == START_READY)
-        status = fail_mpi(mpi.Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+        status = ask_place(&rank, &size);
     start.worlds += status == COMM_OK;
     pthread_mutex_unlock(&start.lock);
     snprintf(card, capacity, "%d %s %s", size == 1 && info->size > 1 ? -1 : rank,

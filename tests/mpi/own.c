@@ -514,6 +514,44 @@ static void while_made(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static void *call_often(void *context)
+{
+    enum { ROUNDS = 60, COUNT = 2000 };
+    comm_group *g = context;
+    static _Thread_local int32_t values[COUNT], all[3 * COUNT];
+    comm_work *work;
+    int rank = comm_group_rank(g), size = comm_group_size(g);
+    for (int i = 0; i < ROUNDS; i++) {
+        CHECK_OK(comm_all_gather(g, values, all, COUNT, COMM_DTYPE_I32, NULL, NULL));
+        CHECK_OK(comm_send(g, values, COUNT, COMM_DTYPE_I32, (rank + 1) % size, NULL, &work));
+        CHECK_OK(comm_recv(g, all, COUNT, COMM_DTYPE_I32, COMM_ANY_SOURCE, NULL, NULL));
+        CHECK_OK(comm_work_wait(work, 0));
+        comm_work_release(work);
+    }
+    return NULL;
+}
+
+/* An MPI that can be called by one thread at a time is not called by two. */
+static void serial(int rank, int size, void *arg)
+{
+    enum { THREADS = 3 };
+    comm_group *world = ranks_world(backend), *groups[THREADS];
+    pthread_t threads[THREADS];
+    (void)rank, (void)size, (void)arg;
+    check_sum(world);
+    atomic_store(&between_one, 1);
+    for (int i = 0; i < THREADS; i++)
+        CHECK_OK(comm_group_dup(world, NULL, &groups[i]));
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, call_often, groups[i]) == 0);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK_OK(comm_monitored_barrier(world, NULL));
+    for (int i = 0; i < THREADS; i++)
+        CHECK_OK(comm_group_close(groups[i]));
+    CHECK_OK(comm_group_close(world));
+}
+
 static const struct {
     const char *name;
     void (*fn)(int, int, void *);
@@ -527,6 +565,7 @@ static const struct {
     { "cut_off", cut_off, 2 },
     { "many", many, 2 },
     { "while_made", while_made, 3 },
+    { "serial", serial, 3 },
 };
 
 int main(int argc, char **argv)
