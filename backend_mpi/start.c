@@ -186,12 +186,9 @@ static comm_status level_wanted(const comm_world_info *info)
 /* The lock is held. */
 static comm_status begin(const comm_world_info *info)
 {
-    int is_initialised = 0, is_finalised = 0, level = 0;
+    int is_initialised = 0, level = 0;
     start.pid = getpid();
     mpi.Initialized(&is_initialised);
-    mpi.Finalized(&is_finalised);
-    if (is_finalised)
-        return fail(COMM_ERR_UNSUPPORTED, "the program has called MPI_Finalize; MPI cannot be initialised again");
     if (!is_initialised) {
         comm_status status = level_wanted(info);
         start.expected_rank = launched_rank();
@@ -220,8 +217,12 @@ static comm_status ask_place(int *ret_rank, int *ret_size)
 comm_status start_begin(const comm_world_info *info, char *card, size_t capacity)
 {
     comm_status status = COMM_OK;
+    int is_finalised = 0;
     pthread_mutex_lock(&start.lock);
-    if (start.state == START_NONE)
+    mpi.Finalized(&is_finalised);
+    if (is_finalised) /* also after a world of before: MPI ends a process that calls it now */
+        status = fail(COMM_ERR_UNSUPPORTED, "the program has called MPI_Finalize; MPI cannot be initialised again");
+    else if (start.state == START_NONE)
         status = begin(info);
     else if (start.state == START_FAILED)
         status = fail(COMM_ERR_BACKEND, "%s", start.text);

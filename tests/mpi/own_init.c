@@ -1,4 +1,5 @@
-/* A program that initialises MPI itself. Usage: own_init BACKEND LEVEL (multiple, serialized or single). */
+/* A program that initialises MPI itself. Usage: own_init BACKEND LEVEL (multiple, serialized or single), or
+ * own_init BACKEND finalised: it finalises MPI and opens another world. */
 #include <mpi.h>
 
 #include "ranks.h"
@@ -36,7 +37,7 @@ static void use(const char *backend, const char *url, int mpi_rank, int mpi_size
     comm_store_close(store);
 }
 
-static void refuse(const char *backend, const char *url, int mpi_rank, int mpi_size)
+static void refuse(const char *backend, const char *url, int mpi_rank, int mpi_size, const char *why, const char *cure)
 {
     comm_init_options options = COMM_INIT_OPTIONS_INIT;
     comm_group *world;
@@ -47,8 +48,8 @@ static void refuse(const char *backend, const char *url, int mpi_rank, int mpi_s
     options.world_size = mpi_size;
     options.rank = mpi_rank;
     CHECK(comm_init(&options, &world) == COMM_ERR_UNSUPPORTED);
-    CHECK_ERROR_SAYS("MPI_THREAD_SINGLE");
-    CHECK_ERROR_SAYS("MPI_Init_thread");
+    CHECK_ERROR_SAYS(why);
+    CHECK_ERROR_SAYS(cure);
     comm_store_close(store);
 }
 
@@ -58,18 +59,22 @@ int main(int argc, char **argv)
     int provided, rank, size, sum = 0, one = 1;
     if (argc < 3)
         return 2;
-    int wanted = strcmp(argv[2], "multiple") == 0     ? MPI_THREAD_MULTIPLE
-                 : strcmp(argv[2], "serialized") == 0 ? MPI_THREAD_SERIALIZED
-                                                      : MPI_THREAD_SINGLE;
+    int wanted = strcmp(argv[2], "serialized") == 0 ? MPI_THREAD_SERIALIZED
+                 : strcmp(argv[2], "single") == 0   ? MPI_THREAD_SINGLE
+                                                    : MPI_THREAD_MULTIPLE;
     MPI_Init_thread(&argc, &argv, wanted, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     snprintf(url, sizeof url, "file://%s/own-%d", getenv("RANKS_LAUNCHED"), provided);
     if (wanted == MPI_THREAD_SINGLE && provided == MPI_THREAD_SINGLE)
-        refuse(argv[1], url, rank, size);
+        refuse(argv[1], url, rank, size, "MPI_THREAD_SINGLE", "MPI_Init_thread");
     else
         use(argv[1], url, rank, size);
     MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD); /* libcomm has not finalised MPI */
     CHECK(sum == size);
-    return MPI_Finalize() != MPI_SUCCESS;
+    if (MPI_Finalize() != MPI_SUCCESS)
+        return 1;
+    if (strcmp(argv[2], "finalised") == 0)
+        refuse(argv[1], url, rank, size, "MPI_Finalize", "cannot be initialised again");
+    return 0;
 }
