@@ -141,8 +141,13 @@ static comm_status mpi_group_connect(void *state, comm_device device, int64_t de
 {
     struct group *g = state;
     (void)device;
+    comm_status status = start_poller(g->world); /* it looks after the ranks that are waited for */
+    if (status != COMM_OK)
+        return status;
     pthread_mutex_lock(&g->lock);
-    comm_status status = communicator_wait(g, deadline_ns);
+    g->connect_ns = host->now_ns();
+    status = communicator_wait(g, deadline_ns);
+    g->connect_ns = 0;
     pthread_mutex_unlock(&g->lock);
     return status;
 }

@@ -116,24 +116,42 @@ static int is_needed(const struct flight *f, int rank, int self)
     return 1;
 }
 
-static int find_suspect(struct group *g, int64_t now_ns)
+/* The next one that `f` needs; NULL: that the communicators do, which take all. -1: none. */
+static int next_rank(struct group *g, const struct flight *f)
 {
-    const struct flight *oldest = g->pending;
     int size = g->info->size;
-    if (atomic_load(&g->ended) || !oldest || size == 1 || now_ns - oldest->began_ns < CHECK_NS)
-        return -1;
-    for (const struct flight *f = oldest; f; f = f->next) {
-        if (now_ns - f->began_ns < CHECK_NS)
-            return -1;
-        for (int i = 0; i < size; i++) {
-            int rank = (g->checked_rank + i) % size;
-            if (rank != g->info->rank && is_needed(f, rank, g->info->rank)) {
-                g->checked_rank = rank + 1;
-                return rank;
-            }
+    for (int i = 0; i < size; i++) {
+        int rank = (g->checked_rank + i) % size;
+        if (rank != g->info->rank && (!f || is_needed(f, rank, g->info->rank))) {
+            g->checked_rank = rank + 1;
+            return rank;
         }
     }
     return -1;
+}
+
+/* Since when the communicators are waited for; 0: they are not. */
+static int64_t connecting_ns(const struct group *g)
+{
+    return g->state != COMMUNICATOR_CONNECTING ? 0 : g->queued ? g->queued->began_ns : g->connect_ns;
+}
+
+static int is_idle(const struct group *g)
+{
+    return atomic_load(&g->ended) || (!g->pending && !connecting_ns(g));
+}
+
+static int find_suspect(struct group *g, int64_t now_ns)
+{
+    int64_t since_ns = connecting_ns(g);
+    int rank = -1;
+    if (is_idle(g))
+        return -1;
+    if (since_ns)
+        return now_ns - since_ns < CHECK_NS ? -1 : next_rank(g, NULL);
+    for (const struct flight *f = g->pending; f && rank < 0 && now_ns - f->began_ns >= CHECK_NS; f = f->next)
+        rank = next_rank(g, f);
+    return rank;
 }
 
 static void lose(struct group *g, int rank, const char *why)
@@ -144,6 +162,7 @@ static void lose(struct group *g, int rank, const char *why)
     say_rank(g, rank, who, sizeof who);
     snprintf(text, sizeof text, "%s is lost: %.900s", who, why);
     host->rank_lost(g->info->token, g->info->world_ranks[rank], why);
+    start_leak(); /* to finalise MPI would be to wait for that rank */
     pthread_mutex_lock(&g->lock);
     g->lost = rank;
     group_end(g, COMM_ERR_PEER_LOST, text, &list);
@@ -194,9 +213,9 @@ void group_check_ranks(struct group *g)
     for (int i = 0; i < CHECK_MAX && i < g->info->size; i++) {
         pthread_mutex_lock(&g->lock);
         int rank = g->suspect >= 0 ? g->suspect : find_suspect(g, now_ns);
-        int is_idle = !g->pending || atomic_load(&g->ended);
+        int is_over = is_idle(g);
         pthread_mutex_unlock(&g->lock);
-        if (rank < 0 || is_idle) {
+        if (rank < 0 || is_over) {
             g->suspect = -1;
             return;
         }

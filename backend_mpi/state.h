@@ -87,6 +87,7 @@ struct group {
     atomic_int closing;
     int has_thread;
     pthread_t thread; /* makes the communicators */
+    int64_t connect_ns; /* since when a thread waits for them in group_connect; 0: none does */
     MPI_Comm comm;    /* collectives, and the user's messages */
     MPI_Comm own;     /* messages of libcomm's */
     int tag_most;

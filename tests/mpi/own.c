@@ -552,6 +552,33 @@ static void serial(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* A rank has died before the communicators of a group are made, which take all. */
+static void killed_before(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend), *groups[2], *rest;
+    int32_t lost[3];
+    size_t count = 0;
+    (void)size, (void)arg;
+    check_sum(world);
+    if (rank == 1)
+        raise(SIGKILL);
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(comm_group_dup(world, NULL, &groups[i]));
+    CHECK_STATUS(comm_barrier(groups[0], NULL, NULL), COMM_ERR_PEER_LOST);
+    CHECK_ERROR_SAYS("rank 1");
+    CHECK_STATUS(comm_group_connect(groups[1], COMM_DEVICE_DEFAULT, 0), COMM_ERR_PEER_LOST);
+    CHECK_ERROR_SAYS("rank 1");
+    CHECK_OK(comm_group_lost_ranks(world, lost, 3, &count));
+    CHECK(count == 1 && lost[0] == 1);
+    CHECK_OK(comm_group_shrink(world, lost, count, NULL, &rest));
+    check_sum(rest);
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(comm_group_close(groups[i]));
+    CHECK_OK(comm_group_close(rest));
+    CHECK_OK(comm_group_close(world));
+    say_expected(rank);
+}
+
 static const struct {
     const char *name;
     void (*fn)(int, int, void *);
@@ -566,6 +593,7 @@ static const struct {
     { "many", many, 2 },
     { "while_made", while_made, 3 },
     { "serial", serial, 3 },
+    { "killed_before", killed_before, 3 },
 };
 
 int main(int argc, char **argv)
