@@ -15,7 +15,7 @@
 
 #include "state.h"
 
-enum { GET_MS = 200, CARD_BYTES = 256, JOIN_NS = 2000000000 };
+enum { GET_MS = 200, CARD_BYTES = 256, JOIN_MS = 2000 };
 
 /* ---- The store ---- */
 
@@ -31,7 +31,7 @@ static comm_status get_value(struct group *g, const char *key, int can_stop, cha
     comm_status status;
     do
         status = host->store_get(g->world->info->store, token, key, GET_MS, &data, &bytes);
-    while (status == COMM_ERR_TIMEOUT && !(can_stop && is_stopping(g)));
+    while (status == COMM_ERR_TIMEOUT && !(can_stop && is_stopping(g)) && !atomic_load(&g->abandoned));
     if (status != COMM_OK)
         return status;
     snprintf(text, capacity, "%.*s", (int)bytes, (const char *)data);
@@ -351,7 +351,7 @@ static comm_status make(struct group *g)
         mpi_lock();
         status = make_both(g, ranks, is_alone);
         mpi_unlock();
-        if (turn)
+        if (turn && !atomic_load(&g->abandoned))
             pass_turn(g, turn);
     }
     free(ranks);
@@ -363,6 +363,8 @@ static void *make_apart(void *context)
     struct group *g = context;
     struct finished_list list;
     comm_status status = make(g);
+    if (atomic_load(&g->abandoned))
+        return NULL;
     finished_begin(&list);
     pthread_mutex_lock(&g->lock);
     if (status != COMM_OK) {
@@ -422,13 +424,31 @@ comm_status communicator_wait(struct group *g, int64_t deadline_ns)
                 "made the group", g->info->size);
 }
 
-void communicator_end(struct group *g)
+static int thread_ends_within(struct group *g, int ms)
 {
     struct timespec until;
-    atomic_store(&g->closing, 1);
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += JOIN_NS / 1000000000;
-    if (g->has_thread && pthread_timedjoin_np(g->thread, NULL, &until) != 0) {
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
+    until.tv_sec += ms / 1000 + until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    return pthread_timedjoin_np(g->thread, NULL, &until) == 0;
+}
+
+/* A thread that is in MPI is left there, and may come back when the world and its store are gone. One that waits for
+ * the store does not so for longer than GET_MS. */
+static int leave_thread(struct group *g)
+{
+    if (thread_ends_within(g, JOIN_MS))
+        return 0;
+    atomic_store(&g->abandoned, 1);
+    thread_ends_within(g, 2 * GET_MS);
+    return 1;
+}
+
+void communicator_end(struct group *g)
+{
+    atomic_store(&g->closing, 1);
+    if (g->has_thread && leave_thread(g)) {
         host->log(COMM_LOG_WARN, "mpi: making a communicator has not ended, and MPI cannot cancel it: MPI is not "
                   "finalised at exit");
         start_leak();

@@ -85,6 +85,7 @@ struct group {
     comm_status failed; /* why there are no communicators */
     char failed_text[TEXT_BYTES];
     atomic_int closing;
+    atomic_int abandoned; /* the thread has not ended when the group was closed: only the group is left to it */
     int has_thread;
     pthread_t thread; /* makes the communicators */
     int64_t connect_ns; /* since when a thread waits for them in group_connect; 0: none does */

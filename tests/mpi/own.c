@@ -579,6 +579,21 @@ static void killed_before(int rank, int size, void *arg)
     say_expected(rank);
 }
 
+/* Group and world are closed while a communicator is made, which MPI cannot cancel: its thread comes back later. */
+static void abandoned(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend), *g;
+    (void)size, (void)arg;
+    check_sum(world);
+    atomic_store(&between_slow_ms, rank == 0 ? 5500 : 0);
+    CHECK_OK(comm_group_dup(world, NULL, &g));
+    pause_ms(500);
+    CHECK_OK(comm_group_close(g));
+    CHECK_OK(comm_group_close(world));
+    pause_ms(4000);
+    say_expected(rank);
+}
+
 static const struct {
     const char *name;
     void (*fn)(int, int, void *);
@@ -594,6 +609,7 @@ static const struct {
     { "while_made", while_made, 3 },
     { "serial", serial, 3 },
     { "killed_before", killed_before, 3 },
+    { "abandoned", abandoned, 2 },
 };
 
 int main(int argc, char **argv)
