@@ -15,7 +15,7 @@
 
 #include "state.h"
 
-enum { GET_MS = 200, CARD_BYTES = 256, JOIN_MS = 2000 };
+enum { GET_MS = 200, CARD_BYTES = 256, JOIN_MS = 2000, ASK_AGAIN_NS = 20000000 };
 
 /* ---- The store ---- */
 
@@ -24,19 +24,26 @@ static int is_stopping(const struct group *g)
     return atomic_load(&g->ended) || atomic_load(&g->closing);
 }
 
-static comm_status get_value(struct group *g, const char *key, int can_stop, char *text, size_t capacity)
+/* TIMEOUT after GET_MS. */
+static comm_status get_once(struct group *g, const char *key, int can_stop, char *text, size_t capacity)
 {
     void *data, *token = can_stop ? g->info->token : NULL;
     size_t bytes;
-    comm_status status;
-    do
-        status = host->store_get(g->world->info->store, token, key, GET_MS, &data, &bytes);
-    while (status == COMM_ERR_TIMEOUT && !(can_stop && is_stopping(g)) && !atomic_load(&g->abandoned));
+    comm_status status = host->store_get(g->world->info->store, token, key, GET_MS, &data, &bytes);
     if (status != COMM_OK)
         return status;
     snprintf(text, capacity, "%.*s", (int)bytes, (const char *)data);
     host->free_memory(data);
     return COMM_OK;
+}
+
+static comm_status get_value(struct group *g, const char *key, int can_stop, char *text, size_t capacity)
+{
+    comm_status status;
+    do
+        status = get_once(g, key, can_stop, text, capacity);
+    while (status == COMM_ERR_TIMEOUT && !(can_stop && is_stopping(g)) && !atomic_load(&g->abandoned));
+    return status;
 }
 
 /* Ends when the group does, or is closed. */
@@ -115,20 +122,6 @@ static int decide(struct group *g, const char *text)
     return 1;
 }
 
-/* Rank 0, *ret_turn: of this group in the world. */
-static comm_status say_go(struct group *g, int64_t *ret_turn)
-{
-    char key[KEY_BYTES], text[8];
-    key_of(g, "all", 0, key);
-    comm_status status = get(g, key, text, sizeof text);
-    if (status == COMM_OK)
-        status = take_turn(g, ret_turn);
-    if (status == COMM_OK && !decide(g, "go")) { /* a member has left meanwhile: hear says why */
-        pass_turn(g, *ret_turn);
-        *ret_turn = 0;
-    }
-    return status;
-}
 
 /* What was decided. */
 static comm_status hear(struct group *g, int can_stop)
@@ -143,9 +136,101 @@ static comm_status hear(struct group *g, int can_stop)
     return fail(status_that_ends(status), "%s", reason + (*reason == ' '));
 }
 
-static comm_status come_together(struct group *g, int64_t *ret_turn)
+/* Groups of different worlds have no turns in common, but processes. So the members ask each other whether their
+ * processes are free, and take them: all, or none, and then they ask again a little later. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int is_taken;
+} process = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+
+static int take_process(int waits)
 {
-    char come[KEY_BYTES], all[KEY_BYTES];
+    pthread_mutex_lock(&process.lock);
+    while (process.is_taken && waits)
+        pthread_cond_wait(&process.changed, &process.lock);
+    int is_free = !process.is_taken;
+    process.is_taken = 1;
+    pthread_mutex_unlock(&process.lock);
+    return is_free;
+}
+
+static void free_process(void)
+{
+    pthread_mutex_lock(&process.lock);
+    process.is_taken = 0;
+    pthread_cond_signal(&process.changed);
+    pthread_mutex_unlock(&process.lock);
+}
+
+/* As `get`, but a member that has left is not waited for. */
+static comm_status get_of_all(struct group *g, const char *key, char *text, size_t capacity)
+{
+    char go[KEY_BYTES];
+    int32_t is_decided;
+    comm_status status, decided = COMM_OK;
+    key_of(g, "go", 0, go);
+    do {
+        status = get_once(g, key, 1, text, capacity);
+        if (status == COMM_ERR_TIMEOUT && host->store_check(g->world->info->store, go, &is_decided) == COMM_OK &&
+            is_decided)
+            decided = hear(g, 0);
+    } while (status == COMM_ERR_TIMEOUT && decided == COMM_OK && !is_stopping(g) && !atomic_load(&g->abandoned));
+    return decided == COMM_OK ? status : decided;
+}
+
+static void forget_round(struct group *g, int round)
+{
+    static const char *const whats[] = { "ask", "free", "taken" };
+    char key[KEY_BYTES];
+    for (size_t i = 0; round >= 0 && i < sizeof whats / sizeof *whats; i++) {
+        key_of(g, whats[i], round, key);
+        host->store_delete(g->world->info->store, key);
+    }
+}
+
+/* *ret_taken: this rank's process is, and the others' are; or it may be that they are, as the status is an error. */
+static comm_status ask_processes(struct group *g, int round, int *ret_taken)
+{
+    const int64_t busy = (int64_t)1 << 32;
+    char key[KEY_BYTES], text[8] = "";
+    int64_t sum = 0;
+    key_of(g, "ask", round, key);
+    comm_status status = g->info->rank == 0 ? set(g, key, "now") : get_of_all(g, key, text, sizeof text);
+    if (status != COMM_OK)
+        return status;
+    int is_mine = take_process(0);
+    key_of(g, "free", round, key);
+    status = host->store_add(g->world->info->store, key, is_mine ? 1 : 1 + busy, &sum);
+    key_of(g, "taken", round, key);
+    if (status == COMM_OK && sum % busy == g->info->size)
+        status = set(g, key, sum < busy ? "yes" : "no");
+    if (status == COMM_OK)
+        status = get_of_all(g, key, text, sizeof text);
+    *ret_taken = is_mine && (status != COMM_OK || strcmp(text, "yes") == 0);
+    if (is_mine && !*ret_taken)
+        free_process();
+    return status;
+}
+
+static comm_status take_processes(struct group *g, int *ret_taken)
+{
+    comm_status status = COMM_OK;
+    for (int round = 0; status == COMM_OK && !*ret_taken; round++) {
+        if (g->info->rank == 0 && round > 0) {
+            forget_round(g, round - 2); /* all have come to the next one */
+            pause_for(host->now_ns() % ASK_AGAIN_NS);
+        }
+        g->asked = round;
+        status = ask_processes(g, round, ret_taken);
+    }
+    return status;
+}
+
+/* *ret_turn: of this group in the world, at rank 0. */
+static comm_status come_together(struct group *g, int64_t *ret_turn, int *ret_taken)
+{
+    char come[KEY_BYTES], all[KEY_BYTES], text[8];
     int64_t count;
     key_of(g, "come", 0, come);
     key_of(g, "all", 0, all);
@@ -153,7 +238,13 @@ static comm_status come_together(struct group *g, int64_t *ret_turn)
     if (status == COMM_OK && count == g->info->size)
         status = set(g, all, "here");
     if (status == COMM_OK && g->info->rank == 0)
-        status = say_go(g, ret_turn);
+        status = get(g, all, text, sizeof text);
+    if (status == COMM_OK && g->info->rank == 0)
+        status = take_turn(g, ret_turn);
+    if (status == COMM_OK)
+        status = take_processes(g, ret_taken);
+    if (status == COMM_OK && g->info->rank == 0)
+        decide(g, "go"); /* unless a member has left */
     return status == COMM_OK ? hear(g, 1) : status;
 }
 
@@ -187,6 +278,8 @@ static void forget(struct group *g)
         key_of(g, whats[i], 0, key);
         host->store_delete(g->world->info->store, key);
     }
+    forget_round(g, g->asked - 1);
+    forget_round(g, g->asked);
 }
 
 /* ---- Which rank is where ---- */
@@ -337,23 +430,28 @@ static comm_status make_both(struct group *g, const int *ranks, int is_alone)
 static comm_status make(struct group *g)
 {
     int64_t turn = 0;
-    int is_alone = 0, is_single = g->info->size == 1, *ranks = malloc((size_t)g->info->size * sizeof *ranks);
+    int is_taken = 0, is_alone = 0, is_single = g->info->size == 1;
+    int *ranks = malloc((size_t)g->info->size * sizeof *ranks);
     if (!ranks)
         return fail(COMM_ERR_NO_MEMORY, "a list of ranks");
     comm_status status = start_wait(g);
     if (status == COMM_OK && !is_single)
         status = find_members(g, ranks, &is_alone);
     if (status == COMM_OK && !is_single)
-        status = come_together(g, &turn);
+        status = come_together(g, &turn, &is_taken);
     if (status != COMM_OK && !is_single && !g->told)
         status = leave(g, status);
+    if (status == COMM_OK && is_single)
+        is_taken = take_process(1);
     if (status == COMM_OK) {
         mpi_lock();
         status = make_both(g, ranks, is_alone);
         mpi_unlock();
-        if (turn && !atomic_load(&g->abandoned))
-            pass_turn(g, turn);
     }
+    if (is_taken)
+        free_process();
+    if (turn && !atomic_load(&g->abandoned))
+        pass_turn(g, turn);
     free(ranks);
     return status;
 }

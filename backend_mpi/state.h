@@ -91,7 +91,7 @@ struct group {
     int64_t connect_ns; /* since when a thread waits for them in group_connect; 0: none does */
     MPI_Comm comm;    /* collectives, and the user's messages */
     MPI_Comm own;     /* messages of libcomm's */
-    int tag_most;
+    int asked; /* how often the members were, whether their processes are free */
     struct flight *queued, **queued_end; /* wait for the communicators */
     struct flight *pending, **pending_end;
     struct flight *begun, *free;

@@ -594,6 +594,78 @@ static void abandoned(int rank, int size, void *arg)
     say_expected(rank);
 }
 
+/* Groups of one rank, made at the same time. */
+static void singles(int rank, int size, void *arg)
+{
+    enum { GROUPS = 16, ROUNDS = 8 };
+    comm_group *world = ranks_world(backend), *groups[GROUPS];
+    comm_work *works[GROUPS];
+    int32_t alone = rank, sent[GROUPS], got[GROUPS];
+    (void)size, (void)arg;
+    check_sum(world);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < GROUPS; i++) {
+            sent[i] = round * GROUPS + i;
+            CHECK_OK(comm_group_create(world, &alone, 1, NULL, &groups[i]));
+            CHECK_OK(comm_recv(groups[i], &got[i], 1, COMM_DTYPE_I32, 0, NULL, &works[i]));
+        }
+        for (int i = GROUPS - 1; i >= 0; i--)
+            CHECK_OK(comm_send(groups[i], &sent[i], 1, COMM_DTYPE_I32, 0, NULL, NULL));
+        for (int i = 0; i < GROUPS; i++) {
+            CHECK_OK(comm_work_wait(works[i], 0));
+            comm_work_release(works[i]);
+            CHECK(got[i] == sent[i]);
+            CHECK_OK(comm_group_close(groups[i]));
+        }
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+struct many_groups {
+    comm_group *world;
+    int number;
+};
+
+static void *make_groups(void *context)
+{
+    enum { ROUNDS = 10 };
+    const struct many_groups *m = context;
+    comm_group *g;
+    for (int i = 0; i < ROUNDS; i++) {
+        int32_t value = 1000 * m->number + i, sum = 0;
+        CHECK_OK(comm_group_dup(m->world, NULL, &g));
+        CHECK_OK(comm_all_reduce(g, &value, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
+        CHECK(sum == value * comm_group_size(g));
+        CHECK_OK(comm_group_close(g));
+    }
+    return NULL;
+}
+
+/* Worlds of the same processes, which make groups at the same time. */
+static void worlds(int rank, int size, void *arg)
+{
+    enum { WORLDS = 3 };
+    struct many_groups m[WORLDS];
+    pthread_t threads[WORLDS];
+    char name[16];
+    (void)size, (void)arg;
+    for (int i = 0; i < WORLDS; i++) {
+        comm_init_options options = COMM_INIT_OPTIONS_INIT;
+        options.backend = backend;
+        options.name = name;
+        options.timeout_ms = 30000;
+        m[i].number = i;
+        snprintf(name, sizeof name, "world-%d", i);
+        CHECK_OK(ranks_init(&options, &m[i].world));
+    }
+    for (int i = 0; i < WORLDS; i++)
+        CHECK(pthread_create(&threads[i], NULL, make_groups, &m[(rank + i) % WORLDS]) == 0);
+    for (int i = 0; i < WORLDS; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    for (int i = 0; i < WORLDS; i++)
+        CHECK_OK(comm_group_close(m[i].world));
+}
+
 static const struct {
     const char *name;
     void (*fn)(int, int, void *);
@@ -610,6 +682,8 @@ static const struct {
     { "serial", serial, 3 },
     { "killed_before", killed_before, 3 },
     { "abandoned", abandoned, 2 },
+    { "singles", singles, 2 },
+    { "worlds", worlds, 3 },
 };
 
 int main(int argc, char **argv)
