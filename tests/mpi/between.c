@@ -12,6 +12,7 @@ static _Thread_local int depth; /* MPI may call itself */
 
 static void enter(const char *name)
 {
+    atomic_fetch_add(&between_calls, 1);
     if (depth++ > 0 || atomic_fetch_add(&inside, 1) == 0 || !atomic_load(&between_one))
         return;
     fprintf(stderr, "MPI_%s is called while another thread is in MPI\n", name);

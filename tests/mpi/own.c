@@ -16,7 +16,7 @@
 #include "scarce.h"
 
 static const char *backend;
-atomic_int scarce_left = -1, between_slow_ms, between_one;
+atomic_int scarce_left = -1, between_slow_ms, between_one, between_calls;
 
 /* launch.py counts it, and keeps the mpiexec of MPICH from seeing until then that a rank was killed. */
 static void say_expected(int rank)
@@ -491,27 +491,47 @@ static void many(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* A communicator takes long to be made. The group is aborted meanwhile: the others are told. */
+/* A communicator takes long to be made. The group is aborted meanwhile: the others are told. And of two groups, the
+ * second one is left by a member before its turn comes: the third one has a turn all the same. */
 static void while_made(int rank, int size, void *arg)
 {
-    comm_group *world = ranks_world(backend), *all;
+    comm_group *world = ranks_world(backend), *groups[4];
     comm_group_options options = COMM_GROUP_OPTIONS_INIT;
     int32_t value;
     (void)size, (void)arg;
     options.timeout_ms = 20000;
     check_sum(world);
     atomic_store(&between_slow_ms, 1000);
-    CHECK_OK(comm_group_dup(world, &options, &all));
+    CHECK_OK(comm_group_dup(world, &options, &groups[0]));
     pause_ms(500);
     if (rank == 0) {
-        CHECK_OK(comm_group_abort(all, "while it is made"));
+        CHECK_OK(comm_group_abort(groups[0], "while it is made"));
     } else {
-        CHECK_STATUS(comm_recv(all, &value, 1, COMM_DTYPE_I32, 0, NULL, NULL), COMM_ERR_ABORTED);
+        CHECK_STATUS(comm_recv(groups[0], &value, 1, COMM_DTYPE_I32, 0, NULL, NULL), COMM_ERR_ABORTED);
         CHECK_ERROR_SAYS("while it is made");
     }
     check_sum(world);
-    CHECK_OK(comm_group_close(all));
+    atomic_store(&between_slow_ms, 3000);
+    CHECK_OK(comm_group_dup(world, &options, &groups[1]));
+    pause_ms(1000); /* it has the turn */
+    CHECK_OK(comm_group_dup(world, &options, &groups[2]));
+    pause_ms(500);
+    if (rank == 1) {
+        CHECK_OK(comm_group_close(groups[2]));
+    } else {
+        CHECK_STATUS(comm_barrier(groups[2], NULL, NULL), COMM_ERR_PEER_LOST);
+        CHECK_ERROR_SAYS("has closed the group");
+        CHECK_OK(comm_group_close(groups[2]));
+    }
+    atomic_store(&between_slow_ms, 0);
+    CHECK_OK(comm_group_dup(world, &options, &groups[3]));
+    check_sum(groups[3]);
+    check_sum(groups[1]);
+    CHECK_OK(comm_group_close(groups[3]));
+    CHECK_OK(comm_group_close(groups[1]));
+    CHECK_OK(comm_group_close(groups[0]));
     CHECK_OK(comm_group_close(world));
+    CHECK(atomic_load(&between_calls) > 0);
 }
 
 static void *call_often(void *context)
@@ -550,6 +570,7 @@ static void serial(int rank, int size, void *arg)
     for (int i = 0; i < THREADS; i++)
         CHECK_OK(comm_group_close(groups[i]));
     CHECK_OK(comm_group_close(world));
+    CHECK(atomic_load(&between_calls) > 0);
 }
 
 /* A rank has died before the communicators of a group are made, which take all. */
