@@ -20,8 +20,9 @@ struct nodes {
     uv_thread_t watcher, pulse;
     int watching;
     uv_mutex_t lock; /* guards all below */
-    uv_cond_t stop_cond;
+    uv_cond_t changed;
     int stop;
+    int done; /* this node's ranks have ended well */
     int decided; /* outcome holds it */
     char outcome[COMMRUN_TEXT_BYTES];
 };
@@ -141,22 +142,24 @@ int nodes_join(struct run *run)
         abort();
     nodes->run = run;
     uv_mutex_init(&nodes->lock);
-    uv_cond_init(&nodes->stop_cond);
+    uv_cond_init(&nodes->changed);
     run->nodes = nodes;
     return 0;
 }
 
 /* ---- While the ranks run ---- */
 
-/* The first one to say something is right. */
-static void propose(struct run *run, int status, const char *text)
+/* The first one to say something is right. 0: the store has not answered. */
+static int propose(struct run *run, int status, const char *text)
 {
     char value[COMMRUN_TEXT_BYTES + 32];
     void *data = NULL;
     size_t bytes;
     snprintf(value, sizeof value, "%d %s", status, text);
-    if (comm_store_compare_set(run->store, OUTCOME, "", 0, value, strlen(value), &data, &bytes) == COMM_OK)
-        comm_free(data);
+    if (comm_store_compare_set(run->store, OUTCOME, "", 0, value, strlen(value), &data, &bytes) != COMM_OK)
+        return 0;
+    comm_free(data);
+    return 1;
 }
 
 static void decide(struct nodes *nodes, const char *text)
@@ -203,29 +206,56 @@ static void look_after(struct nodes *nodes, int64_t *seen, uint64_t *since)
         } else if ((now - since[node]) / 1000000 > LOST_MS && pulse >= 0) {
             snprintf(text, sizeof text, "nothing was heard of node %d for %d s; its host or its commrun is gone", node,
                      LOST_MS / 1000);
-            propose(run, 1, text);
+            (void)propose(run, 1, text);
         }
     }
+}
+
+/* Whoever finishes last finds that all have, and says so. 0: the store has not answered. All of it can be said again:
+ * what was not answered in time may have reached the store, or may still do so. */
+static int say_done(struct run *run)
+{
+    const size_t count = (size_t)run->options.node_count;
+    char (*names)[NODE_KEY_BYTES] = calloc(count, sizeof *names);
+    const char **keys = calloc(count, sizeof *keys);
+    int32_t all = 0;
+    int said = 0;
+    for (size_t i = 0; names && keys && i < count; i++) {
+        node_key(names[i], "done", (int)i);
+        keys[i] = names[i];
+    }
+    if (names && keys)
+        said = comm_store_set(run->store, names[run->options.node_rank], "", 0) == COMM_OK &&
+               comm_store_check(run->store, keys, count, &all) == COMM_OK;
+    if (all)
+        said = propose(run, 0, "");
+    free(names);
+    free(keys);
+    return said;
 }
 
 static void pulse_main(void *context)
 {
     struct nodes *nodes = context;
     struct run *run = nodes->run;
+    int said_done = 0;
     char key[NODE_KEY_BYTES];
     int64_t value, *seen = calloc((size_t)run->options.node_count, sizeof *seen);
     uint64_t *since = calloc((size_t)run->options.node_count, sizeof *since);
     node_key(key, "pulse", run->options.node_rank);
     uv_mutex_lock(&nodes->lock);
     while (!nodes->stop && seen && since) {
+        int done = nodes->done;
         uv_mutex_unlock(&nodes->lock);
+        if (done && !said_done)
+            said_done = say_done(run);
         if (run->options.node_rank == 0)
             look_after(nodes, seen, since);
         else
             (void)comm_store_add(run->store, key, 1, &value); /* if node 0 is gone, the watcher says so */
         uv_mutex_lock(&nodes->lock);
-        if (!nodes->stop)
-            uv_cond_timedwait(&nodes->stop_cond, &nodes->lock, PULSE_MS * 1000000ull);
+        if (!nodes->stop && nodes->done == done)
+            uv_cond_timedwait(&nodes->changed, &nodes->lock, PULSE_MS * 1000000ull);
     }
     uv_mutex_unlock(&nodes->lock);
     free(seen);
@@ -247,14 +277,17 @@ int nodes_watch(struct run *run)
 
 void nodes_failed(struct run *run)
 {
-    propose(run, run->exit_status, run->failure);
+    (void)propose(run, run->exit_status, run->failure);
 }
 
+/* Said by the pulse: the loop does not wait for the store. */
 void nodes_succeeded(struct run *run)
 {
-    int64_t done = 0;
-    if (comm_store_add(run->store, "commrun/done", 1, &done) == COMM_OK && done == run->options.node_count)
-        propose(run, 0, "");
+    struct nodes *nodes = run->nodes;
+    uv_mutex_lock(&nodes->lock);
+    nodes->done = 1;
+    uv_cond_signal(&nodes->changed);
+    uv_mutex_unlock(&nodes->lock);
 }
 
 int nodes_outcome(struct run *run)
@@ -288,7 +321,7 @@ void nodes_leave(struct run *run)
         (void)comm_store_wait(run->store, keys, 1, LEAVE_MS);
     uv_mutex_lock(&nodes->lock);
     nodes->stop = 1;
-    uv_cond_signal(&nodes->stop_cond);
+    uv_cond_signal(&nodes->changed);
     uv_mutex_unlock(&nodes->lock);
     if (nodes->watching)
         uv_thread_join(&nodes->pulse);

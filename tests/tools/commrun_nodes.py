@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
@@ -76,6 +77,19 @@ class Nodes(two_hosts.TwoHosts):
         self.assertEqual(status, 1)
         self.assertIn("node 1", err)
         finish(lost)
+
+    def test_the_last_node_ends_while_node_0_does_not_answer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            end = pathlib.Path(folder, "end")
+            first = self.node(0, 1, "echo", "up")
+            second = self.node(1, 1, "sh", "-c", f"echo up; until [ -e {end} ]; do sleep 0.05; done")
+            self.assertEqual((first.stdout.readline(), second.stdout.readline()), ("[0] up\n", "[1] up\n"))
+            first.send_signal(signal.SIGSTOP)
+            end.touch()
+            time.sleep(5)  # what is asked of the store waits for 3 s
+            first.send_signal(signal.SIGCONT)
+            for (_, err), status in finish(first, second):
+                self.assertEqual((status, err), (0, ""))
 
     def test_different_ideas_of_the_number_of_hosts_are_refused(self):
         nodes = finish(self.node(0, 1, "true", nnodes=2), self.node(1, 1, "true", nnodes=3))
