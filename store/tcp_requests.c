@@ -81,11 +81,12 @@ static comm_status read_empty(struct tcp_request *r, const char *nonce, void **d
 
 comm_status tcp_ask_empty(struct tcp_request *r, const char *const *keys, size_t count, void **data, size_t *bytes)
 {
+    const size_t batch = r->c->ordered ? TCP_BATCH_BYTES : TCP_CAREFUL_BYTES;
     char nonce[STORE_NONCE_BYTES];
     comm_status status = COMM_OK;
     store_nonce(nonce);
     for (size_t sent = 0, read = 0; read < count && status == COMM_OK;) {
-        for (; sent < count && r->c->out.bytes < TCP_BATCH_BYTES; sent++) {
+        for (; sent < count && r->c->out.bytes < batch; sent++) {
             if (bytes[sent] > 0)
                 continue;
             tcp_put_keyed(r->c, WIRE_COMPARE_SET, keys[sent]);

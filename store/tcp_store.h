@@ -24,6 +24,7 @@
 #include "tcp_conn.h"
 
 enum {
+    TCP_CAREFUL_BYTES = 16 << 10, /* of those whose replies are long, to servers that do not read while we do not */
     TCP_BATCH_BYTES = 256 << 10, /* of requests that are sent before their replies are read; a server reads that much
                                     while its replies are not read */
 };

@@ -18,7 +18,6 @@
 enum {
     MISSING_NAMED_MAX = 64,        /* keys that a timeout names, at most */
     MULTI_GET_BYTES = 16 << 20,    /* of one MULTI_GET: our server limits a request */
-    MULTI_GET_CAREFUL = 16 << 10,  /* to servers that answer while they read, and do not read while we do not */
     AGAIN_NS = 5000000,            /* before a get that found no value after its wait looks again */
 };
 
@@ -208,7 +207,7 @@ comm_status tcp_wait(comm_store *s, const char *const *keys, size_t count, const
 static comm_status get_some(struct tcp_request *r, const char *const *keys, size_t count, void **data, size_t *bytes,
                             size_t *got)
 {
-    size_t limit = r->c->ordered ? MULTI_GET_BYTES : MULTI_GET_CAREFUL, n = 0;
+    size_t limit = r->c->ordered ? MULTI_GET_BYTES : TCP_CAREFUL_BYTES, n = 0;
     for (size_t total = 0; n < count && (n == 0 || total + strlen(keys[n]) + 10 <= limit); n++)
         total += strlen(keys[n]) + 10;
     if (r->c->dialect != WIRE_DIALECT_OLD)
