@@ -18,6 +18,7 @@ static struct {
     enum start_state state;
     int level, expected_rank;
     pid_t pid;
+    int rank, size; /* in MPI_COMM_WORLD, when MPI is prepared */
     int worlds; /* that are open */
     int leaks;
     char text[TEXT_BYTES]; /* why it failed */
@@ -75,6 +76,10 @@ static comm_status prepare(int is_ours)
     }
     if (error == MPI_SUCCESS)
         error = mpi.Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &has_most);
+    if (error == MPI_SUCCESS)
+        error = mpi.Comm_rank(MPI_COMM_WORLD, &start.rank);
+    if (error == MPI_SUCCESS)
+        error = mpi.Comm_size(MPI_COMM_WORLD, &start.size);
     if (error != MPI_SUCCESS)
         return fail_mpi(error, "preparing MPI");
     atomic_store(&tag_most, has_most ? *most : 32767);
@@ -204,16 +209,7 @@ static comm_status begin(const comm_world_info *info)
     return status;
 }
 
-static comm_status ask_place(int *ret_rank, int *ret_size)
-{
-    mpi_lock();
-    comm_status status = fail_mpi(mpi.Comm_rank(MPI_COMM_WORLD, ret_rank), "MPI_Comm_rank");
-    if (status == COMM_OK)
-        status = fail_mpi(mpi.Comm_size(MPI_COMM_WORLD, ret_size), "MPI_Comm_size");
-    mpi_unlock();
-    return status;
-}
-
+/* It waits for no call of MPI: one that is under way may take long. */
 comm_status start_begin(const comm_world_info *info, char *card, size_t capacity)
 {
     comm_status status = COMM_OK;
@@ -229,8 +225,10 @@ comm_status start_begin(const comm_world_info *info, char *card, size_t capacity
     else if (start.pid != getpid())
         status = fail(COMM_ERR_UNSUPPORTED, "MPI was initialised before fork(), and cannot be used in the child");
     int rank = start.expected_rank, size = rank >= 0 ? 0 : 1; /* 0: not known */
-    if (status == COMM_OK && start.state == START_READY)
-        status = ask_place(&rank, &size);
+    if (status == COMM_OK && start.state == START_READY) {
+        rank = start.rank;
+        size = start.size;
+    }
     start.worlds += status == COMM_OK;
     pthread_mutex_unlock(&start.lock);
     snprintf(card, capacity, "%d %s %s", size == 1 && info->size > 1 ? -1 : rank,

@@ -600,6 +600,29 @@ static void killed_before(int rank, int size, void *arg)
     say_expected(rank);
 }
 
+/* With an MPI that takes one call at a time: a world is opened while a communicator takes long to be made. */
+static void opened_meanwhile(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend), *g, *other;
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    (void)size, (void)arg;
+    check_sum(world);
+    atomic_store(&between_slow_ms, rank == 1 ? 6000 : 0); /* rank 0 waits for it in MPI */
+    CHECK_OK(comm_group_dup(world, NULL, &g));
+    pause_ms(500);
+    options.backend = backend;
+    options.name = "other";
+    options.timeout_ms = 10000;
+    double began = seconds();
+    CHECK_OK(ranks_init(&options, &other));
+    CHECK(seconds() - began < 4);
+    check_sum(g);
+    check_sum(other);
+    CHECK_OK(comm_group_close(other));
+    CHECK_OK(comm_group_close(g));
+    CHECK_OK(comm_group_close(world));
+}
+
 /* Group and world are closed while a communicator is made, which MPI cannot cancel: its thread comes back later. */
 static void abandoned(int rank, int size, void *arg)
 {
@@ -703,6 +726,7 @@ static const struct {
     { "serial", serial, 3 },
     { "killed_before", killed_before, 3 },
     { "abandoned", abandoned, 2 },
+    { "opened_meanwhile", opened_meanwhile, 2 },
     { "singles", singles, 2 },
     { "worlds", worlds, 3 },
 };
