@@ -15,7 +15,8 @@
 
 #include "state.h"
 
-enum { GET_MS = 200, CARD_BYTES = 256, JOIN_MS = 2000, ASK_AGAIN_NS = 20000000 };
+enum { GET_MS = 200, CARD_BYTES = 256, JOIN_MS = 2000, LOOK_NS = 100000000, ASK_AGAIN_NS = 20000000,
+       BACK_OFF_MOST = 4 };
 
 /* ---- The store ---- */
 
@@ -68,12 +69,12 @@ static void key_of(const struct group *g, const char *what, int number, char key
  * any more is skipped. */
 static void pass_turn(struct group *g, int64_t number)
 {
-    int32_t is_skipped = 1;
+    int32_t is_skipped = number != 0;
     char key[KEY_BYTES];
     while (is_skipped) {
         number++;
         snprintf(key, sizeof key, "turn.%lld", (long long)number);
-        set(g, key, "yours");
+        host->store_set(g->world->info->store, key, "yours", 5);
         snprintf(key, sizeof key, "skip.%lld", (long long)number);
         if (host->store_check(g->world->info->store, key, &is_skipped) != COMM_OK)
             return;
@@ -137,30 +138,61 @@ static comm_status hear(struct group *g, int can_stop)
 }
 
 /* Groups of different worlds have no turns in common, but processes. So the members ask each other whether their
- * processes are free, and take them: all, or none, and then they ask again a little later. */
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    int is_taken;
-} process = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+ * processes are free, and take them: all, or none, and then they ask again a little later. Groups of one rank wait for
+ * each other, as two threads must not copy MPI_COMM_SELF at once; for the others only with a serialised MPI. */
+struct taken {
+    const struct group *by; /* NULL: it is free */
+};
 
-static int take_process(int waits)
+static struct taken process, self;
+static pthread_mutex_t taken_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t taken_changed = PTHREAD_COND_INITIALIZER;
+
+static struct taken *what_to_take(const struct group *g)
 {
-    pthread_mutex_lock(&process.lock);
-    while (process.is_taken && waits)
-        pthread_cond_wait(&process.changed, &process.lock);
-    int is_free = !process.is_taken;
-    process.is_taken = 1;
-    pthread_mutex_unlock(&process.lock);
+    return g->info->size == 1 && !mpi_is_serialised() ? &self : &process;
+}
+
+static int take(const struct group *g)
+{
+    struct taken *t = what_to_take(g);
+    pthread_mutex_lock(&taken_lock);
+    int is_free = !t->by;
+    if (is_free)
+        t->by = g;
+    pthread_mutex_unlock(&taken_lock);
     return is_free;
 }
 
-static void free_process(void)
+/* If it is this group's still: it is not when its thread was abandoned. */
+static void let_go(const struct group *g)
 {
-    pthread_mutex_lock(&process.lock);
-    process.is_taken = 0;
-    pthread_cond_signal(&process.changed);
-    pthread_mutex_unlock(&process.lock);
+    struct taken *t = what_to_take(g);
+    pthread_mutex_lock(&taken_lock);
+    if (t->by == g)
+        t->by = NULL;
+    pthread_cond_broadcast(&taken_changed);
+    pthread_mutex_unlock(&taken_lock);
+}
+
+static comm_status take_self(struct group *g)
+{
+    while (!take(g)) {
+        if (is_stopping(g) || atomic_load(&g->abandoned))
+            return atomic_load(&g->ended) ? fail(atomic_load(&g->ended), "%s", g->ended_text)
+                                          : fail(COMM_ERR_ABORTED, "the group was closed before it was made");
+        atomic_store(&g->awaits, AWAITS_OWN);
+        struct timespec soon;
+        clock_gettime(CLOCK_REALTIME, &soon);
+        soon.tv_sec += (soon.tv_nsec + LOOK_NS) / 1000000000;
+        soon.tv_nsec = (soon.tv_nsec + LOOK_NS) % 1000000000;
+        pthread_mutex_lock(&taken_lock);
+        if (what_to_take(g)->by)
+            pthread_cond_timedwait(&taken_changed, &taken_lock, &soon);
+        pthread_mutex_unlock(&taken_lock);
+    }
+    atomic_store(&g->awaits, AWAITS_RANKS);
+    return COMM_OK;
 }
 
 /* As `get`, but a member that has left is not waited for. */
@@ -199,7 +231,7 @@ static comm_status ask_processes(struct group *g, int round, int *ret_taken)
     comm_status status = g->info->rank == 0 ? set(g, key, "now") : get_of_all(g, key, text, sizeof text);
     if (status != COMM_OK)
         return status;
-    int is_mine = take_process(0);
+    int is_mine = take(g);
     key_of(g, "free", round, key);
     status = host->store_add(g->world->info->store, key, is_mine ? 1 : 1 + busy, &sum);
     key_of(g, "taken", round, key);
@@ -209,7 +241,8 @@ static comm_status ask_processes(struct group *g, int round, int *ret_taken)
         status = get_of_all(g, key, text, sizeof text);
     *ret_taken = is_mine && (status != COMM_OK || strcmp(text, "yes") == 0);
     if (is_mine && !*ret_taken)
-        free_process();
+        let_go(g);
+    atomic_store(&g->awaits, *ret_taken ? AWAITS_RANKS : is_mine ? AWAITS_OTHERS : AWAITS_OWN);
     return status;
 }
 
@@ -219,7 +252,7 @@ static comm_status take_processes(struct group *g, int *ret_taken)
     for (int round = 0; status == COMM_OK && !*ret_taken; round++) {
         if (g->info->rank == 0 && round > 0) {
             forget_round(g, round - 2); /* all have come to the next one */
-            pause_for(host->now_ns() % ASK_AGAIN_NS);
+            pause_for(host->now_ns() % ((int64_t)ASK_AGAIN_NS << (round < BACK_OFF_MOST ? round : BACK_OFF_MOST)));
         }
         g->asked = round;
         status = ask_processes(g, round, ret_taken);
@@ -429,7 +462,7 @@ static comm_status make_both(struct group *g, const int *ranks, int is_alone)
 
 static comm_status make(struct group *g)
 {
-    int64_t turn = 0;
+    int64_t turn = 0; /* rank 0's */
     int is_taken = 0, is_alone = 0, is_single = g->info->size == 1;
     int *ranks = malloc((size_t)g->info->size * sizeof *ranks);
     if (!ranks)
@@ -439,19 +472,24 @@ static comm_status make(struct group *g)
         status = find_members(g, ranks, &is_alone);
     if (status == COMM_OK && !is_single)
         status = come_together(g, &turn, &is_taken);
+    atomic_store(&g->turn, turn);
     if (status != COMM_OK && !is_single && !g->told)
         status = leave(g, status);
-    if (status == COMM_OK && is_single)
-        is_taken = take_process(1);
+    if (status == COMM_OK && is_single) {
+        status = take_self(g);
+        is_taken = status == COMM_OK;
+    }
     if (status == COMM_OK) {
+        atomic_store(&g->awaits, AWAITS_MPI);
         mpi_lock();
-        status = make_both(g, ranks, is_alone);
+        status = atomic_load(&g->abandoned) ? fail(COMM_ERR_ABORTED, "the group was closed before it was made")
+                                            : make_both(g, ranks, is_alone);
         mpi_unlock();
     }
     if (is_taken)
-        free_process();
-    if (turn && !atomic_load(&g->abandoned))
-        pass_turn(g, turn);
+        let_go(g);
+    if (!atomic_load(&g->abandoned))
+        pass_turn(g, atomic_exchange(&g->turn, 0));
     free(ranks);
     return status;
 }
@@ -511,6 +549,12 @@ comm_status communicator_usable(const struct group *g)
 
 comm_status communicator_wait(struct group *g, int64_t deadline_ns)
 {
+    static const char *const whys[] = {
+        [AWAITS_RANKS] = "a rank has not made the group",
+        [AWAITS_MPI] = "MPI has not made it",
+        [AWAITS_OWN] = "this process is still making another group's communicators",
+        [AWAITS_OTHERS] = "the process of another rank is still making another group's communicators",
+    };
     struct timespec t = { deadline_ns / 1000000000, deadline_ns % 1000000000 };
     int error = 0;
     while (g->state == COMMUNICATOR_CONNECTING && !atomic_load(&g->ended) && error == 0)
@@ -518,8 +562,8 @@ comm_status communicator_wait(struct group *g, int64_t deadline_ns)
                                          : pthread_cond_timedwait(&g->changed, &g->lock, &t);
     if (atomic_load(&g->ended) || g->state != COMMUNICATOR_CONNECTING)
         return communicator_usable(g);
-    return fail(COMM_ERR_TIMEOUT, "timed out: MPI's communicator of %d ranks has not come together yet: a rank has not "
-                "made the group", g->info->size);
+    return fail(COMM_ERR_TIMEOUT, "timed out: MPI's communicator of %d ranks has not come together yet: %s",
+                g->info->size, whys[atomic_load(&g->awaits)]);
 }
 
 static int thread_ends_within(struct group *g, int ms)
@@ -533,13 +577,15 @@ static int thread_ends_within(struct group *g, int ms)
 }
 
 /* A thread that is in MPI is left there, and may come back when the world and its store are gone. One that waits for
- * the store does not so for longer than GET_MS. */
+ * the store does not so for longer than GET_MS. Other groups do not wait for it. */
 static int leave_thread(struct group *g)
 {
     if (thread_ends_within(g, JOIN_MS))
         return 0;
     atomic_store(&g->abandoned, 1);
     thread_ends_within(g, 2 * GET_MS);
+    let_go(g);
+    pass_turn(g, atomic_exchange(&g->turn, 0));
     return 1;
 }
 

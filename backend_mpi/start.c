@@ -29,15 +29,20 @@ static pthread_mutex_t serial = PTHREAD_MUTEX_INITIALIZER;
 
 enum { LOOK_NS = 100000000 };
 
+int mpi_is_serialised(void)
+{
+    return atomic_load_explicit(&is_serialised, memory_order_relaxed);
+}
+
 void mpi_lock(void)
 {
-    if (atomic_load_explicit(&is_serialised, memory_order_relaxed))
+    if (mpi_is_serialised())
         pthread_mutex_lock(&serial);
 }
 
 void mpi_unlock(void)
 {
-    if (atomic_load_explicit(&is_serialised, memory_order_relaxed))
+    if (mpi_is_serialised())
         pthread_mutex_unlock(&serial);
 }
 

@@ -74,6 +74,8 @@ struct flight {
 
 enum communicator_state { COMMUNICATOR_CONNECTING, COMMUNICATOR_READY, COMMUNICATOR_FAILED };
 
+enum { AWAITS_RANKS, AWAITS_MPI, AWAITS_OWN, AWAITS_OTHERS }; /* own, others: the processes of those ranks */
+
 struct group {
     struct group *next; /* in world->groups */
     struct world *world;
@@ -86,6 +88,8 @@ struct group {
     char failed_text[TEXT_BYTES];
     atomic_int closing;
     atomic_int abandoned; /* the thread has not ended when the group was closed: only the group is left to it */
+    atomic_int awaits; /* what the communicators wait for */
+    _Atomic int64_t turn; /* that rank 0 has to pass on; 0: none */
     int has_thread;
     pthread_t thread; /* makes the communicators */
     int64_t connect_ns; /* since when a thread waits for them in group_connect; 0: none does */
@@ -139,6 +143,7 @@ void start_world_closed(int64_t until_ns); /* how long it may wait for MPI */
 void start_leak(void);    /* MPI has something of ours that will not end: it is not finalised */
 void mpi_lock(void);      /* around calls of MPI; it does nothing where MPI takes several at a time */
 void mpi_unlock(void);
+int mpi_is_serialised(void); /* known when MPI is initialised */
 
 /* types.c */
 enum route { ROUTE_LOCAL, ROUTE_MPI, ROUTE_DIRECT };

@@ -67,6 +67,7 @@ int MPI_Comm_create_group(MPI_Comm from, MPI_Group group, int tag, MPI_Comm *com
     int ms = atomic_load(&between_slow_ms);
     struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
     enter("Comm_create_group");
+    atomic_fetch_add(&between_made, 1);
     nanosleep(&t, NULL);
     int error = PMPI_Comm_create_group(from, group, tag, comm);
     leave();

@@ -7,5 +7,6 @@
 extern __attribute__((visibility("default"))) atomic_int between_slow_ms; /* making a communicator takes longer */
 extern __attribute__((visibility("default"))) atomic_int between_one;     /* 1: two calls of MPI at a time end it */
 extern __attribute__((visibility("default"))) atomic_int between_calls;   /* so many calls have come */
+extern __attribute__((visibility("default"))) atomic_int between_made;    /* of them, that make a communicator */
 
 #endif

@@ -16,7 +16,7 @@
 #include "scarce.h"
 
 static const char *backend;
-atomic_int scarce_left = -1, between_slow_ms, between_one, between_calls;
+atomic_int scarce_left = -1, between_slow_ms, between_one, between_calls, between_made;
 
 /* launch.py counts it, and keeps the mpiexec of MPICH from seeing until then that a rank was killed. */
 static void say_expected(int rank)
@@ -491,6 +491,17 @@ static void many(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* Returns when MPI makes it, which takes that long. */
+static void make_slowly(comm_group *world, int ms, comm_group **ret_group)
+{
+    int made = atomic_load(&between_made);
+    atomic_store(&between_slow_ms, ms);
+    CHECK_OK(comm_group_dup(world, NULL, ret_group));
+    while (atomic_load(&between_made) == made)
+        pause_ms(10);
+    atomic_store(&between_slow_ms, 0);
+}
+
 /* A communicator takes long to be made. The group is aborted meanwhile: the others are told. And of two groups, the
  * second one is left by a member before its turn comes: the third one has a turn all the same. */
 static void while_made(int rank, int size, void *arg)
@@ -598,6 +609,57 @@ static void killed_before(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(rest));
     CHECK_OK(comm_group_close(world));
     say_expected(rank);
+}
+
+/* Other groups while a communicator takes long to be made, and when it was given up. */
+static void meanwhile(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend), *slow, *second, *others, *single;
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    int32_t alone = rank;
+    (void)size, (void)arg;
+    options.backend = backend;
+    options.name = "second";
+    options.timeout_ms = 20000;
+    check_sum(world);
+    CHECK_OK(ranks_init(&options, &second));
+    check_sum(second);
+    make_slowly(world, 15000, &slow);
+    CHECK_OK(comm_group_dup(second, NULL, &others));
+    CHECK_STATUS(comm_group_connect(others, COMM_DEVICE_DEFAULT, 1500), COMM_ERR_TIMEOUT);
+    CHECK_ERROR_SAYS("is still making another group's communicators");
+    CHECK_OK(comm_group_create(world, &alone, 1, NULL, &single));
+    check_sum(single);
+    CHECK_OK(comm_group_close(single));
+    CHECK_OK(comm_group_close(slow));
+    check_sum(others);
+    CHECK_OK(comm_group_dup(world, NULL, &slow));
+    check_sum(slow);
+    say_expected(rank);
+    CHECK_OK(comm_group_close(slow));
+    CHECK_OK(comm_group_close(others));
+    CHECK_OK(comm_group_close(second));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* The same with an MPI that takes one call at a time, for groups of one rank. */
+static void one_meanwhile(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend), *slow, *single;
+    int32_t alone = rank;
+    (void)size, (void)arg;
+    check_sum(world);
+    make_slowly(world, 6000, &slow);
+    CHECK_OK(comm_group_create(world, &alone, 1, NULL, &single));
+    CHECK_STATUS(comm_group_connect(single, COMM_DEVICE_DEFAULT, 500), COMM_ERR_TIMEOUT);
+    CHECK_ERROR_SAYS("this process is still making another group's communicators");
+    CHECK_OK(comm_group_close(single));
+    check_sum(slow);
+    CHECK_OK(comm_group_create(world, &alone, 1, NULL, &single));
+    check_sum(single);
+    CHECK_OK(comm_group_close(single));
+    CHECK_OK(comm_group_close(slow));
+    CHECK_OK(comm_group_close(world));
 }
 
 /* With an MPI that takes one call at a time: a world is opened while a communicator takes long to be made. */
@@ -726,6 +788,8 @@ static const struct {
     { "serial", serial, 3 },
     { "killed_before", killed_before, 3 },
     { "abandoned", abandoned, 2 },
+    { "meanwhile", meanwhile, 2 },
+    { "one_meanwhile", one_meanwhile, 2 },
     { "opened_meanwhile", opened_meanwhile, 2 },
     { "singles", singles, 2 },
     { "worlds", worlds, 3 },
