@@ -512,9 +512,7 @@ static void while_made(int rank, int size, void *arg)
     (void)size, (void)arg;
     options.timeout_ms = 20000;
     check_sum(world);
-    atomic_store(&between_slow_ms, 1000);
-    CHECK_OK(comm_group_dup(world, &options, &groups[0]));
-    pause_ms(500);
+    make_slowly(world, 1000, &groups[0]);
     if (rank == 0) {
         CHECK_OK(comm_group_abort(groups[0], "while it is made"));
     } else {
@@ -522,9 +520,7 @@ static void while_made(int rank, int size, void *arg)
         CHECK_ERROR_SAYS("while it is made");
     }
     check_sum(world);
-    atomic_store(&between_slow_ms, 3000);
-    CHECK_OK(comm_group_dup(world, &options, &groups[1]));
-    pause_ms(1000); /* it has the turn */
+    make_slowly(world, 6000, &groups[1]); /* it has the turn */
     CHECK_OK(comm_group_dup(world, &options, &groups[2]));
     pause_ms(500);
     if (rank == 1) {
@@ -534,7 +530,6 @@ static void while_made(int rank, int size, void *arg)
         CHECK_ERROR_SAYS("has closed the group");
         CHECK_OK(comm_group_close(groups[2]));
     }
-    atomic_store(&between_slow_ms, 0);
     CHECK_OK(comm_group_dup(world, &options, &groups[3]));
     check_sum(groups[3]);
     check_sum(groups[1]);
@@ -772,6 +767,31 @@ static void worlds(int rank, int size, void *arg)
         CHECK_OK(comm_group_close(m[i].world));
 }
 
+/* Groups of one rank while communicators of another world are made. */
+static void singles_beside(int rank, int size, void *arg)
+{
+    enum { ROUNDS = 100 };
+    comm_group *world = ranks_world(backend), *single;
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    struct many_groups m = { .number = 1 };
+    pthread_t thread;
+    int32_t alone = rank;
+    (void)size, (void)arg;
+    options.backend = backend;
+    options.name = "second";
+    options.timeout_ms = 30000;
+    CHECK_OK(ranks_init(&options, &m.world));
+    CHECK(pthread_create(&thread, NULL, make_groups, &m) == 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        CHECK_OK(comm_group_create(world, &alone, 1, NULL, &single));
+        check_sum(single);
+        CHECK_OK(comm_group_close(single));
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK_OK(comm_group_close(m.world));
+    CHECK_OK(comm_group_close(world));
+}
+
 static const struct {
     const char *name;
     void (*fn)(int, int, void *);
@@ -792,6 +812,7 @@ static const struct {
     { "one_meanwhile", one_meanwhile, 2 },
     { "opened_meanwhile", opened_meanwhile, 2 },
     { "singles", singles, 2 },
+    { "singles_beside", singles_beside, 2 },
     { "worlds", worlds, 3 },
 };
 
