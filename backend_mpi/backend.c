@@ -144,11 +144,11 @@ static comm_status mpi_group_connect(void *state, comm_device device, int64_t de
     comm_status status = start_poller(g->world); /* it looks after the ranks that are waited for */
     if (status != COMM_OK)
         return status;
+    communicator_awaited(g, 1);
     pthread_mutex_lock(&g->lock);
-    g->connect_ns = host->now_ns();
     status = communicator_wait(g, deadline_ns);
-    g->connect_ns = 0;
     pthread_mutex_unlock(&g->lock);
+    communicator_awaited(g, -1);
     return status;
 }
 

@@ -18,6 +18,77 @@
 enum { GET_MS = 200, CARD_BYTES = 256, JOIN_MS = 2000, LOOK_NS = 100000000, ASK_AGAIN_NS = 20000000,
        BACK_OFF_MOST = 4 };
 
+/* ---- Processes ---- */
+
+/* Groups of different worlds have no turns in common, but processes. So the members ask each other whether their
+ * processes are free, and take them: all, or none, and then they ask again a little later. Groups of one rank wait for
+ * each other, as two threads must not copy MPI_COMM_SELF at once; for the others only with a serialised MPI. */
+struct taken {
+    const struct group *by; /* NULL: it is free */
+};
+
+static struct taken process, self;
+static pthread_mutex_t taken_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t taken_changed = PTHREAD_COND_INITIALIZER;
+
+static struct taken *what_to_take(const struct group *g)
+{
+    return g->info->size == 1 && !mpi_is_serialised() ? &self : &process;
+}
+
+static int take(const struct group *g)
+{
+    struct taken *t = what_to_take(g);
+    pthread_mutex_lock(&taken_lock);
+    int is_free = !t->by;
+    if (is_free)
+        t->by = g;
+    pthread_mutex_unlock(&taken_lock);
+    return is_free;
+}
+
+/* If it is this group's still: it is not when its thread was abandoned. */
+static void let_go(const struct group *g)
+{
+    struct taken *t = what_to_take(g);
+    pthread_mutex_lock(&taken_lock);
+    if (t->by == g)
+        t->by = NULL;
+    pthread_cond_broadcast(&taken_changed);
+    pthread_mutex_unlock(&taken_lock);
+}
+
+static int has_taken(const struct group *g)
+{
+    pthread_mutex_lock(&taken_lock);
+    int has = what_to_take(g)->by == g;
+    pthread_mutex_unlock(&taken_lock);
+    return has;
+}
+
+/* The poller looks for members that have died, as other groups wait for this process. */
+static void watch(struct group *g)
+{
+    if (g->is_watched || !has_taken(g))
+        return;
+    g->is_watched = 1;
+    pthread_mutex_lock(&g->world->lock);
+    poller_start(g->world);
+    pthread_mutex_unlock(&g->world->lock);
+    communicator_awaited(g, 1);
+}
+
+void communicator_awaited(struct group *g, int change)
+{
+    pthread_mutex_lock(&g->lock);
+    if (g->awaited == 0)
+        g->connect_ns = host->now_ns();
+    g->awaited += change;
+    if (g->awaited == 0)
+        g->connect_ns = 0;
+    pthread_mutex_unlock(&g->lock);
+}
+
 /* ---- The store ---- */
 
 static int is_stopping(const struct group *g)
@@ -31,6 +102,8 @@ static comm_status get_once(struct group *g, const char *key, int can_stop, char
     void *data, *token = can_stop ? g->info->token : NULL;
     size_t bytes;
     comm_status status = host->store_get(g->world->info->store, token, key, GET_MS, &data, &bytes);
+    if (status == COMM_ERR_TIMEOUT)
+        watch(g);
     if (status != COMM_OK)
         return status;
     snprintf(text, capacity, "%.*s", (int)bytes, (const char *)data);
@@ -135,44 +208,6 @@ static comm_status hear(struct group *g, int can_stop)
     g->told = 1;
     status = (comm_status)strtol(text, &reason, 10);
     return fail(status_that_ends(status), "%s", reason + (*reason == ' '));
-}
-
-/* Groups of different worlds have no turns in common, but processes. So the members ask each other whether their
- * processes are free, and take them: all, or none, and then they ask again a little later. Groups of one rank wait for
- * each other, as two threads must not copy MPI_COMM_SELF at once; for the others only with a serialised MPI. */
-struct taken {
-    const struct group *by; /* NULL: it is free */
-};
-
-static struct taken process, self;
-static pthread_mutex_t taken_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t taken_changed = PTHREAD_COND_INITIALIZER;
-
-static struct taken *what_to_take(const struct group *g)
-{
-    return g->info->size == 1 && !mpi_is_serialised() ? &self : &process;
-}
-
-static int take(const struct group *g)
-{
-    struct taken *t = what_to_take(g);
-    pthread_mutex_lock(&taken_lock);
-    int is_free = !t->by;
-    if (is_free)
-        t->by = g;
-    pthread_mutex_unlock(&taken_lock);
-    return is_free;
-}
-
-/* If it is this group's still: it is not when its thread was abandoned. */
-static void let_go(const struct group *g)
-{
-    struct taken *t = what_to_take(g);
-    pthread_mutex_lock(&taken_lock);
-    if (t->by == g)
-        t->by = NULL;
-    pthread_cond_broadcast(&taken_changed);
-    pthread_mutex_unlock(&taken_lock);
 }
 
 static comm_status take_self(struct group *g)
@@ -475,6 +510,8 @@ static comm_status make(struct group *g)
     atomic_store(&g->turn, turn);
     if (status != COMM_OK && !is_single && !g->told)
         status = leave(g, status);
+    if (g->is_watched)
+        communicator_awaited(g, -1);
     if (status == COMM_OK && is_single) {
         status = take_self(g);
         is_taken = status == COMM_OK;

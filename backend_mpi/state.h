@@ -92,7 +92,9 @@ struct group {
     _Atomic int64_t turn; /* that rank 0 has to pass on; 0: none */
     int has_thread;
     pthread_t thread; /* makes the communicators */
-    int64_t connect_ns; /* since when a thread waits for them in group_connect; 0: none does */
+    int is_watched;   /* the thread is one of `awaited` */
+    int awaited;      /* threads that wait for the communicators otherwise than by `queued` */
+    int64_t connect_ns; /* since when */
     MPI_Comm comm;    /* collectives, and the user's messages */
     MPI_Comm own;     /* messages of libcomm's */
     int asked; /* how often the members were, whether their processes are free */
@@ -157,6 +159,7 @@ void describe_calls(void *context, void (*line)(const char *text, void *line_con
 comm_status communicator_start(struct group *g);
 comm_status communicator_usable(const struct group *g);              /* locked */
 comm_status communicator_wait(struct group *g, int64_t deadline_ns); /* locked */
+void communicator_awaited(struct group *g, int change);              /* not locked: by so many threads more */
 void communicator_end(struct group *g);
 
 /* issue.c, direct.c, blocks.c: give the op to MPI. Group locked, but for `then`. */

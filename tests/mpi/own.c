@@ -492,11 +492,11 @@ static void many(int rank, int size, void *arg)
 }
 
 /* Returns when MPI makes it, which takes that long. */
-static void make_slowly(comm_group *world, int ms, comm_group **ret_group)
+static void make_slowly(comm_group *world, const int32_t *ranks, int count, int ms, comm_group **ret_group)
 {
     int made = atomic_load(&between_made);
     atomic_store(&between_slow_ms, ms);
-    CHECK_OK(comm_group_dup(world, NULL, ret_group));
+    CHECK_OK(ranks ? comm_group_create(world, ranks, count, NULL, ret_group) : comm_group_dup(world, NULL, ret_group));
     while (atomic_load(&between_made) == made)
         pause_ms(10);
     atomic_store(&between_slow_ms, 0);
@@ -512,7 +512,7 @@ static void while_made(int rank, int size, void *arg)
     (void)size, (void)arg;
     options.timeout_ms = 20000;
     check_sum(world);
-    make_slowly(world, 1000, &groups[0]);
+    make_slowly(world, NULL, 0, 1000, &groups[0]);
     if (rank == 0) {
         CHECK_OK(comm_group_abort(groups[0], "while it is made"));
     } else {
@@ -520,7 +520,7 @@ static void while_made(int rank, int size, void *arg)
         CHECK_ERROR_SAYS("while it is made");
     }
     check_sum(world);
-    make_slowly(world, 6000, &groups[1]); /* it has the turn */
+    make_slowly(world, NULL, 0, 6000, &groups[1]); /* it has the turn */
     CHECK_OK(comm_group_dup(world, &options, &groups[2]));
     pause_ms(500);
     if (rank == 1) {
@@ -619,7 +619,7 @@ static void meanwhile(int rank, int size, void *arg)
     check_sum(world);
     CHECK_OK(ranks_init(&options, &second));
     check_sum(second);
-    make_slowly(world, 15000, &slow);
+    make_slowly(world, NULL, 0, 15000, &slow);
     CHECK_OK(comm_group_dup(second, NULL, &others));
     CHECK_STATUS(comm_group_connect(others, COMM_DEVICE_DEFAULT, 1500), COMM_ERR_TIMEOUT);
     CHECK_ERROR_SAYS("is still making another group's communicators");
@@ -637,14 +637,48 @@ static void meanwhile(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* The same with an MPI that takes one call at a time, for groups of one rank. */
+/* A rank dies when it has made a group, but before its process is taken for it. Nobody waits for that group, and those
+ * of another world are made all the same. */
+static void killed_between(int rank, int size, void *arg)
+{
+    static const int32_t ranks[] = { 0, 2 };
+    comm_group *world = ranks_world(backend), *second, *slow = NULL, *all, *rest;
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    (void)size, (void)arg;
+    options.backend = backend;
+    options.name = "second";
+    options.timeout_ms = 20000;
+    check_sum(world);
+    CHECK_OK(ranks_init(&options, &second));
+    check_sum(second);
+    if (rank != 1)
+        make_slowly(world, ranks, 2, 5000, &slow); /* it has the turn */
+    else
+        CHECK_OK(comm_group_create(world, ranks, 2, NULL, &slow));
+    CHECK_OK(comm_group_dup(world, NULL, &all));
+    pause_ms(1500);
+    if (rank == 1)
+        raise(SIGKILL);
+    check_sum(slow);
+    pause_ms(1000); /* `all` has its turn */
+    CHECK_OK(comm_group_create(second, ranks, 2, NULL, &rest));
+    check_sum(rest);
+    CHECK_OK(comm_group_close(rest));
+    CHECK_OK(comm_group_close(all));
+    CHECK_OK(comm_group_close(slow));
+    CHECK_OK(comm_group_close(second));
+    CHECK_OK(comm_group_close(world));
+    say_expected(rank);
+}
+
+/* Groups of one rank while a communicator takes long to be made, with an MPI that takes one call at a time. */
 static void one_meanwhile(int rank, int size, void *arg)
 {
     comm_group *world = ranks_world(backend), *slow, *single;
     int32_t alone = rank;
     (void)size, (void)arg;
     check_sum(world);
-    make_slowly(world, 6000, &slow);
+    make_slowly(world, NULL, 0, 6000, &slow);
     CHECK_OK(comm_group_create(world, &alone, 1, NULL, &single));
     CHECK_STATUS(comm_group_connect(single, COMM_DEVICE_DEFAULT, 500), COMM_ERR_TIMEOUT);
     CHECK_ERROR_SAYS("this process is still making another group's communicators");
@@ -808,6 +842,7 @@ static const struct {
     { "serial", serial, 3 },
     { "killed_before", killed_before, 3 },
     { "abandoned", abandoned, 2 },
+    { "killed_between", killed_between, 3 },
     { "meanwhile", meanwhile, 2 },
     { "one_meanwhile", one_meanwhile, 2 },
     { "opened_meanwhile", opened_meanwhile, 2 },
