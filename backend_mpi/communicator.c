@@ -96,12 +96,20 @@ static int is_stopping(const struct group *g)
     return atomic_load(&g->ended) || atomic_load(&g->closing);
 }
 
+/* A thread that was abandoned has no world, and no store, any more. */
+static comm_status check_kept(const struct group *g)
+{
+    return atomic_load(&g->abandoned) ? fail(COMM_ERR_ABORTED, "the group was closed before it was made") : COMM_OK;
+}
+
 /* TIMEOUT after GET_MS. */
 static comm_status get_once(struct group *g, const char *key, int can_stop, char *text, size_t capacity)
 {
     void *data, *token = can_stop ? g->info->token : NULL;
     size_t bytes;
-    comm_status status = host->store_get(g->world->info->store, token, key, GET_MS, &data, &bytes);
+    comm_status status = check_kept(g);
+    if (status == COMM_OK)
+        status = host->store_get(g->world->info->store, token, key, GET_MS, &data, &bytes);
     if (status == COMM_ERR_TIMEOUT)
         watch(g);
     if (status != COMM_OK)
@@ -128,7 +136,8 @@ static comm_status get(struct group *g, const char *key, char *text, size_t capa
 
 static comm_status set(struct group *g, const char *key, const char *text)
 {
-    return host->store_set(g->world->info->store, key, text, strlen(text));
+    comm_status status = check_kept(g);
+    return status != COMM_OK ? status : host->store_set(g->world->info->store, key, text, strlen(text));
 }
 
 static void key_of(const struct group *g, const char *what, int number, char key[KEY_BYTES])
@@ -189,7 +198,8 @@ static int decide(struct group *g, const char *text)
     char key[KEY_BYTES];
     int64_t count = 0;
     key_of(g, "decided", 0, key);
-    if (host->store_add(g->world->info->store, key, 1, &count) != COMM_OK || count != 1)
+    if (check_kept(g) != COMM_OK || host->store_add(g->world->info->store, key, 1, &count) != COMM_OK ||
+        count != 1)
         return 0;
     key_of(g, "go", 0, key);
     set(g, key, text);
@@ -456,7 +466,8 @@ static comm_status make_by_joining(struct group *g)
     }
     for (int r = rank > 0 ? rank : 1; r < g->info->size && status == COMM_OK; r++) {
         key_of(g, "next", r, key);
-        if (r == rank && r > 1)
+        status = check_kept(g);
+        if (status == COMM_OK && r == rank && r > 1)
             status = get(g, key, next, sizeof next);
         if (status != COMM_OK)
             break;
@@ -519,8 +530,9 @@ static comm_status make(struct group *g)
     if (status == COMM_OK) {
         atomic_store(&g->awaits, AWAITS_MPI);
         mpi_lock();
-        status = atomic_load(&g->abandoned) ? fail(COMM_ERR_ABORTED, "the group was closed before it was made")
-                                            : make_both(g, ranks, is_alone);
+        status = check_kept(g);
+        if (status == COMM_OK)
+            status = make_both(g, ranks, is_alone);
         mpi_unlock();
     }
     if (is_taken)
