@@ -184,13 +184,43 @@ static void group_free(struct group *g)
     free(g);
 }
 
-/* No child's thread comes to it any more. */
+/* No child's thread comes to it any more; also not that of a child that another thread is closing. */
 static void leave_children(struct group *g)
 {
     pthread_mutex_lock(&g->world->lock);
-    for (struct group *child = g->world->groups; child; child = child->next)
-        if (child->parent == g)
-            child->parent = NULL;
+    struct group *lists[] = { g->world->groups, g->world->closing };
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (struct group *child = lists[i]; child; child = child->next)
+            if (child->parent == g)
+                child->parent = NULL;
+    pthread_mutex_unlock(&g->world->lock);
+}
+
+/* With the world's lock. */
+static void list_remove(struct group **list, const struct group *g)
+{
+    while (*list && *list != g)
+        list = &(*list)->next;
+    if (*list)
+        *list = g->next;
+}
+
+static void begin_closing(struct group *g)
+{
+    struct world *w = g->world;
+    pthread_mutex_lock(&w->lock);
+    list_remove(&w->groups, g);
+    g->next = w->closing;
+    w->closing = g;
+    while (w->checked == g)
+        pthread_cond_wait(&w->stopped, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void end_closing(struct group *g)
+{
+    pthread_mutex_lock(&g->world->lock);
+    list_remove(&g->world->closing, g);
     pthread_mutex_unlock(&g->world->lock);
 }
 
@@ -220,7 +250,6 @@ static void stop_connecting(struct group *g)
 static void nccl_group_close(void *state, int32_t forked)
 {
     struct group *g = state;
-    struct world *w = g->world;
     if (forked)
         return; /* CUDA does not work in a child: its memory is left alone */
     pthread_mutex_lock(&g->lock);
@@ -228,21 +257,14 @@ static void nccl_group_close(void *state, int32_t forked)
     pthread_mutex_unlock(&g->lock);
     stop_connecting(g);
     leave_children(g);
-    pthread_mutex_lock(&w->lock);
-    for (struct group **at = &w->groups; *at; at = &(*at)->next)
-        if (*at == g) {
-            *at = g->next;
-            break;
-        }
-    while (w->checked == g)
-        pthread_cond_wait(&w->stopped, &w->lock);
-    pthread_mutex_unlock(&w->lock);
+    begin_closing(g);
     group_finish_ending(g);
     unsigned int mode = capture_relax();
     int before, is_stuck = 0;
     cuda_status known = cuda.GetDevice(&before);
     for (struct communicator *c = g->communicators; c; c = c->next)
         communicator_end(c, 0);
+    end_closing(g);
     peers_note(g);
     for (struct communicator *c = g->communicators; c; c = c->next)
         is_stuck |= c->is_stuck;

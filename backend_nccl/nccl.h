@@ -30,6 +30,7 @@ struct world {
     int has_listener, stopping;
     atomic_int idle; /* the poller sleeps until it is woken */
     struct group *groups;
+    struct group *closing; /* no longer among `groups`; their threads have not left */
     struct group *checked; /* the listener looks after the peers of this one, which is not closed meanwhile */
     char *note; /* of what this rank has done: peers.c */
     size_t note_bytes;
@@ -112,7 +113,7 @@ struct communicator {
 enum { FLIGHTS_PER_CHUNK = 64, CHUNKS_MAX = 4096 };
 
 struct group {
-    struct group *next; /* in world->groups */
+    struct group *next; /* in world->groups, or world->closing */
     struct world *world;
     comm_group_info info[1]; /* a copy; `parent` and `excluded` were lent */
     pthread_mutex_t lock;
