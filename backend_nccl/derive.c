@@ -9,12 +9,14 @@
  *                                    order, and how many have taken that back (TAKEN_BACK each); CALL made the group
  *   way.CALL                         the result: "parent", or "id" if the groups of that call connect by unique ids
  *
- * A rank offers its parent's communicator when nothing is under way there, and to one child at a time; until the result
- * is known, what is submitted to it is queued. So the calls that are decided for the parent come in one order on all
- * ranks. (If rank A did X before it voted on Y, and rank B did Y before it voted on X, each needed the other's vote
- * before its own.) It is "parent" when all ranks have voted at one place, as the last of them says. A rank that has no
- * such communicator, or takes it back because others want it, or the other ranks have not come within PATIENCE_NS, says
- * "id", unless all have voted already. So no rank waits here for one that does not come, and an id is always right. */
+ * A rank offers its parent's communicator when nothing is under way there, in the device's streams neither: NCCL
+ * allows no outstanding operations of a communicator that is split, as a deadlock could follow. (Of graphs that were
+ * captured nobody knows here when they run.) It is offered to one child at a time; until the result is known, what is
+ * submitted to it is queued. So the calls that are decided for the parent come in one order on all ranks. (If rank A
+ * did X before it voted on Y, and rank B did Y before it voted on X, each needed the other's vote before its own.) It
+ * is "parent" when all ranks have voted at one place, as the last of them says. A rank that has no such communicator,
+ * or takes it back because others want it, or the other ranks have not come within PATIENCE_NS, says "id", unless all
+ * have voted already. So no rank waits here for one that does not come, and an id is always right. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -79,7 +81,7 @@ static enum offer try_to_offer(const struct communicator *c, char place[KEY_BYTE
         return OFFER_NONE;
     if (p->group->is_closing || (c->group->info->excluded_count > 0 && !c->group->excluded)) {
         offer = OFFER_NONE;
-    } else if (p->state == COMMUNICATOR_READY && !p->wanted) {
+    } else if (p->state == COMMUNICATOR_READY && !p->wanted && flights_wait_for_device(p->pending.first, 0)) {
         p->voter = c;
         communicator_hold(p);
         snprintf(place, KEY_BYTES, "from.%" PRIx64 ".%d.%" PRIu64 ".%d", c->group->call, p->number, p->given,

@@ -231,7 +231,7 @@ int flights_must_wait(struct flight *first); /* of what is issued as one NCCL gr
 size_t flights_scratch(const struct communicator *c, struct flight *first);
 struct flight *flight_of_work(struct group *g, comm_work *work);
 void flight_give_back(struct flight *f);
-int flights_wait_for_device(const struct flight *first, int64_t until_ns); /* 0: not in time */
+int flights_wait_for_device(const struct flight *first, int64_t until_ns); /* 0: not in time; until 0: asks once */
 void flight_append(struct flight_list *list, struct flight *f);
 struct flight *flight_remove_first(struct flight_list *list);
 comm_status flight_wait_stream(struct group *g, comm_work *work, cuda_stream stream);
