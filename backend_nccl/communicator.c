@@ -16,6 +16,7 @@ enum {
     ASK_FIRST_NS = 20000,
     ASK_LAST_NS = 1000000,
     LEAVING_NS = 100000000,
+    CHILD_NS = 2000000000,
     FINALIZE_NS = 2000000000,
     LEAVE_CALL_NS = 5000000000LL,
     GET_ID_MS = 1000,
@@ -411,12 +412,14 @@ comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns)
 void communicator_settle(struct communicator *c)
 {
     struct group *g = c->group;
-    int64_t until_ns = host->now_ns() + LEAVING_NS;
+    int for_child = communicator_makes_child(c); /* then its thread may have to issue what was queued meanwhile, too */
+    int64_t until_ns = host->now_ns() + (for_child ? CHILD_NS : LEAVING_NS);
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     int error = 0;
     c->wanted++;
     while (c->state != COMMUNICATOR_READY && c->connected &&
-           (c->is_called || (!c->issuing.first && !c->queued.first)) && !atomic_load(&g->ended) && error != ETIMEDOUT)
+           (for_child || c->is_called || (!c->issuing.first && !c->queued.first)) && !atomic_load(&g->ended) &&
+           error != ETIMEDOUT)
         error = pthread_cond_timedwait(&g->changed, &g->lock, &t);
     c->wanted--;
 }

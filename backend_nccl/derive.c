@@ -29,7 +29,7 @@ enum {
     LAST_WORD_NS = 1000000000, /* after the group's end, for the rank that has voted last to say so */
     CHILD_LOOK_NS = 5000000,
     ASK_FIRST_MS = 4,
-    ASK_LAST_MS = 100,
+    ASK_LAST_MS = 20, /* so long may the parent be kept from who wants it */
 };
 #define TAKEN_BACK ((int64_t)1 << 32)
 #define VOTES(count) ((count) & (TAKEN_BACK - 1))

@@ -424,8 +424,9 @@ static comm_status check_capture(const comm_op *op, struct communicator *c, int 
     if (c->state != COMMUNICATOR_READY || is_to_self(c))
         return fail(COMM_ERR_INVALID, "the stream is being captured into a graph, and %s: call comm_group_connect, or "
                     "run the operation once, before the capture",
-                    is_to_self(c) ? "messages to this rank itself cannot be captured"
-                                  : "the ranks are not connected yet");
+                    is_to_self(c)                 ? "messages to this rank itself cannot be captured"
+                    : communicator_makes_child(c) ? "a group is being made of this one (from_parent=1)"
+                                                  : "the ranks are not connected yet");
     return COMM_OK;
 }
 
