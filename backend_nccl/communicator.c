@@ -353,6 +353,7 @@ static comm_status make(struct group *g, int device, int source, int target, int
     c->source = source;
     c->target = target;
     c->number = number;
+    atomic_init(&c->decide_ns, INT64_MAX);
     c->size = source < 0 ? g->info->size : 2;
     c->rank = source < 0 ? g->info->rank : source != g->info->rank;
     comm_status status = open_device(c);
@@ -394,6 +395,7 @@ comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns)
     struct group *g = c->group;
     struct timespec t = { deadline_ns / 1000000000, deadline_ns % 1000000000 };
     int error = 0;
+    communicator_hurry(c, deadline_ns);
     c->wanted++;
     while (c->state == COMMUNICATOR_WORKING && !atomic_load(&g->ended) && error != ETIMEDOUT)
         error = deadline_ns == INT64_MAX ? pthread_cond_wait(&g->changed, &g->lock)

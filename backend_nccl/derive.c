@@ -15,8 +15,9 @@
  * submitted to it is queued. So the calls that are decided for the parent come in one order on all ranks. (If rank A
  * did X before it voted on Y, and rank B did Y before it voted on X, each needed the other's vote before its own.) It
  * is "parent" when all ranks have voted at one place, as the last of them says. A rank that has no such communicator,
- * or takes it back because others want it, or the other ranks have not come within PATIENCE_NS, says "id", unless all
- * have voted already. So no rank waits here for one that does not come, and an id is always right. */
+ * or takes it back because others want it, or the other ranks have not come within PATIENCE_NS or a quarter of the
+ * smallest limit that waits, says "id", unless all have voted already. So no rank waits here for one that does not
+ * come, and an id is always right. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -144,13 +145,28 @@ static comm_status say(const struct communicator *c, int by_parent)
     return host->store_set(c->group->world->info->store, key, way, strlen(way));
 }
 
+void communicator_hurry(struct communicator *c, int64_t deadline_ns)
+{
+    if (c->connected)
+        return;
+    int64_t now_ns = host->now_ns(), decide_ns = now_ns + (deadline_ns - now_ns) / 4;
+    if (decide_ns < atomic_load(&c->decide_ns)) /* set with the group's lock only */
+        atomic_store(&c->decide_ns, decide_ns);
+}
+
+static int is_late(const struct communicator *c, int64_t began_ns)
+{
+    int64_t now_ns = host->now_ns();
+    return now_ns > began_ns + PATIENCE_NS || now_ns > atomic_load(&c->decide_ns);
+}
+
 /* Until it is said which way, or this rank is the first to say "id". */
-static comm_status await_way(const struct communicator *c, const char *place, int64_t until_ns, int *ret_by_parent)
+static comm_status await_way(const struct communicator *c, const char *place, int64_t began_ns, int *ret_by_parent)
 {
     void *store = c->group->world->info->store, *way;
     char key[KEY_BYTES];
     int takes_back = 0;
-    int64_t ask_ms = ASK_FIRST_MS, votes;
+    int64_t ask_ms = ASK_FIRST_MS, taken_back_ns = 0, votes;
     size_t bytes;
     comm_status status;
     key_of_way(c, key);
@@ -158,11 +174,11 @@ static comm_status await_way(const struct communicator *c, const char *place, in
     while ((status = host->store_get(store, NULL, key, ask_ms, &way, &bytes)) == COMM_ERR_TIMEOUT) {
         int64_t now_ns = host->now_ns();
         int has_ended = atomic_load(&c->group->ended) != COMM_OK;
-        if (takes_back && has_ended && now_ns > until_ns + LAST_WORD_NS)
+        if (takes_back && has_ended && now_ns > taken_back_ns + LAST_WORD_NS)
             return COMM_ERR_ABORTED;
-        if (!takes_back && (has_ended || now_ns > until_ns || is_wanted(c))) {
+        if (!takes_back && (has_ended || is_late(c, began_ns) || is_wanted(c))) {
             takes_back = 1;
-            until_ns = now_ns;
+            taken_back_ns = now_ns;
             status = host->store_add(store, place, TAKEN_BACK, &votes);
             if (status != COMM_OK || VOTES(votes) < c->group->callers)
                 return status == COMM_OK ? say(c, 0) : status;
@@ -179,10 +195,10 @@ static comm_status await_way(const struct communicator *c, const char *place, in
 /* If *ret_by_parent is 1 then, all ranks come to the same call, and the parent's communicator is held for it. */
 static comm_status vote(const struct communicator *c, char place[KEY_BYTES], int *ret_by_parent)
 {
-    int64_t votes, until_ns = host->now_ns() + PATIENCE_NS;
+    int64_t votes, began_ns = host->now_ns();
     enum offer offer;
     *ret_by_parent = 0;
-    while ((offer = try_to_offer(c, place)) == OFFER_LATER && host->now_ns() < until_ns &&
+    while ((offer = try_to_offer(c, place)) == OFFER_LATER && !is_late(c, began_ns) &&
            !atomic_load(&c->group->ended))
         pause_for(LOOK_NS);
     if (offer != OFFER_MADE)
@@ -191,7 +207,7 @@ static comm_status vote(const struct communicator *c, char place[KEY_BYTES], int
     if (status == COMM_OK && votes == c->group->callers)
         status = say(c, 1);
     if (status == COMM_OK)
-        status = await_way(c, place, until_ns, ret_by_parent);
+        status = await_way(c, place, began_ns, ret_by_parent);
     if (!*ret_by_parent)
         end_offer(c);
     return status;

@@ -558,6 +558,7 @@ comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work
     for (struct flight *each = all.first; each; each = each->next) {
         each->submission = g->submissions;
         each->number = ++each->at->given;
+        communicator_hurry(each->at, each->deadline_ns);
         each->of_batch = count > 1 ? BATCH_TO_ENTER : BATCH_NONE;
         each->mate = each->next ? each->next : all.first;
         *host->work_slot(each->work) = each->captured ? (void *)((uintptr_t)each->op.stream | 1) : slot_of_flight(each);

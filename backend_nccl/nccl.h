@@ -89,6 +89,7 @@ struct communicator {
     int windows;    /* that were to be made */
     const struct communicator *voter; /* a child's that may be made of this one: the ranks vote on it. What is submitted
                                        * meanwhile is queued */
+    _Atomic int64_t decide_ns; /* how this one connects, for the sake of limits that wait for it */
     int borrowed; /* a child's thread makes its communicator from this one */
     nccl_comm made; /* what NCCL makes of the root for a child, and writes at any time until the root is ready again */
     int makes_orphan; /* the child has ended before; this one is WORKING, and its thread waits for NCCL */
@@ -222,6 +223,7 @@ nccl_status communicator_wait_for_nccl(const struct communicator *c, nccl_comm c
 
 /* derive.c: with from_parent=1, on the communicator's thread. *ret_done 0: it is to connect by a unique id. */
 comm_status communicator_derive(struct communicator *c, nccl_config *config, int *ret_done);
+void communicator_hurry(struct communicator *c, int64_t deadline_ns); /* with the group's lock: this limit waits */
 
 /* flight.c */
 comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work *const *works, size_t count);

@@ -1663,8 +1663,10 @@ fault("nccl", "votes_at_all_places_count_together", DERIVE, "c->group->call, p->
       "c->group->call, p->number, p->given * 0,", "splits")
 fault("nccl", "offer_that_was_taken_back_counts", DERIVE, "votes == c->group->callers)",
       "VOTES(votes) == c->group->callers)", "splits")
-fault("nccl", "parent_that_is_wanted_waits_for_the_vote", DERIVE, "now_ns > until_ns || is_wanted(c)",
-      "now_ns > until_ns + 60000000000 || (is_wanted(c) && 0)", "splits")
+fault("nccl", "parent_that_is_wanted_waits_for_the_vote", DERIVE, "is_late(c, began_ns) || is_wanted(c)",
+      "0 * (is_late(c, began_ns) + is_wanted(c))", "splits")
+fault("nccl", "vote_outlasts_the_limit_of_what_waits", DERIVE, " || now_ns > atomic_load(&c->decide_ns);", ";",
+      "splits")
 fault("nccl", "groups_of_a_division_have_one_color", DERIVE, "nccl.CommSplit(p->root, g->color,",
       "nccl.CommSplit(p->root, g->color * 0,", "splits")
 fault("core", "calls_that_divide_a_group_are_not_counted", "core/group_make.c",
