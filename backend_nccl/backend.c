@@ -98,7 +98,6 @@ static void note_parent(struct group *g, struct group *parent)
     int is_shrink = g->info->excluded_count > 0;
     g->parent = parent;
     g->call = is_shrink ? g->info->id : g->info->everyone ? g->info->call : 0;
-    g->clears_vote = (is_shrink ? g->info->rank : parent->info->rank) == 0;
     g->callers = is_shrink ? g->info->size : parent->info->size;
     while (parent->info->world_ranks[g->color] != g->info->world_ranks[0])
         g->color++;

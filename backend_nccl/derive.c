@@ -8,6 +8,7 @@
  *   from.CALL.NUMBER.GIVEN.WINDOWS   how many ranks could split the parent's NUMBERth communicator at this place in its
  *                                    order, and how many have taken that back (TAKEN_BACK each); CALL made the group
  *   way.CALL                         the result: "parent", or "id" if the groups of that call connect by unique ids
+ *   read.CALL                        how many ranks know it
  *
  * A rank offers its parent's communicator when nothing is under way there, in the device's streams neither: NCCL
  * allows no outstanding operations of a communicator that is split, as a deadlock could follow. (Of graphs that were
@@ -17,7 +18,9 @@
  * is "parent" when all ranks have voted at one place, as the last of them says. A rank that has no such communicator,
  * or takes it back because others want it, or the other ranks have not come within PATIENCE_NS or a quarter of the
  * smallest limit that waits, says "id", unless all have voted already. So no rank waits here for one that does not
- * come, and an id is always right. */
+ * come, and an id is always right.
+ *
+ * The last rank that knows the result deletes it. One that never uses its group leaves way and read, two keys. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -192,35 +195,50 @@ static comm_status await_way(const struct communicator *c, const char *place, in
     return COMM_OK;
 }
 
-/* If *ret_by_parent is 1 then, all ranks come to the same call, and the parent's communicator is held for it. */
-static comm_status vote(const struct communicator *c, char place[KEY_BYTES], int *ret_by_parent)
+/* This rank has no more to say. Places differ if the result is "id", and each rank deletes its own: without its vote no
+ * other one can come to be the last there. If it is "parent", the count is needed until all know. */
+static void leave_vote(const struct communicator *c, const char *place, int by_parent)
 {
-    int64_t votes, began_ns = host->now_ns();
+    void *store = c->group->world->info->store;
+    char key[KEY_BYTES];
+    int64_t known;
+    snprintf(key, KEY_BYTES, "read.%" PRIx64, c->group->call);
+    if (!by_parent && *place)
+        host->store_delete(store, place);
+    if (host->store_add(store, key, 1, &known) != COMM_OK || known < c->group->callers)
+        return;
+    if (by_parent)
+        host->store_delete(store, place);
+    host->store_delete(store, key);
+    key_of_way(c, key);
+    host->store_delete(store, key);
+}
+
+static comm_status vote_at(const struct communicator *c, const char *place, int64_t began_ns, int *ret_by_parent)
+{
+    int64_t votes;
+    comm_status status = host->store_add(c->group->world->info->store, place, 1, &votes);
+    if (status == COMM_OK && votes == c->group->callers)
+        status = say(c, 1);
+    return status == COMM_OK ? await_way(c, place, began_ns, ret_by_parent) : status;
+}
+
+/* If *ret_by_parent is 1 then, all ranks come to the same call, and the parent's communicator is held for it. */
+static comm_status vote(const struct communicator *c, int *ret_by_parent)
+{
+    char place[KEY_BYTES] = "";
+    int64_t began_ns = host->now_ns();
     enum offer offer;
     *ret_by_parent = 0;
     while ((offer = try_to_offer(c, place)) == OFFER_LATER && !is_late(c, began_ns) &&
            !atomic_load(&c->group->ended))
         pause_for(LOOK_NS);
-    if (offer != OFFER_MADE)
-        return say(c, 0);
-    comm_status status = host->store_add(c->group->world->info->store, place, 1, &votes);
-    if (status == COMM_OK && votes == c->group->callers)
-        status = say(c, 1);
-    if (status == COMM_OK)
-        status = await_way(c, place, began_ns, ret_by_parent);
-    if (!*ret_by_parent)
+    comm_status status = offer == OFFER_MADE ? vote_at(c, place, began_ns, ret_by_parent) : say(c, 0);
+    if (offer == OFFER_MADE && !*ret_by_parent)
         end_offer(c);
+    if (status == COMM_OK)
+        leave_vote(c, place, *ret_by_parent);
     return status;
-}
-
-/* All ranks have read the result when NCCL has made what it says. */
-static void clear_vote(const struct communicator *c, const char *place)
-{
-    void *store = c->group->world->info->store;
-    char key[KEY_BYTES];
-    key_of_way(c, key);
-    host->store_delete(store, key);
-    host->store_delete(store, place);
 }
 
 /* ---- The call ---- */
@@ -285,11 +303,10 @@ static comm_status check_ranks(const struct communicator *c)
 
 comm_status communicator_derive(struct communicator *c, nccl_config *config, int *ret_done)
 {
-    char place[KEY_BYTES];
     *ret_done = 0;
     if (!can_be_derived(c))
         return COMM_OK;
-    comm_status status = vote(c, place, ret_done);
+    comm_status status = vote(c, ret_done);
     if (status == COMM_ERR_PEER_LOST)
         atomic_store(&c->group->store_failed, 1);
     if (status != COMM_OK)
@@ -299,7 +316,5 @@ comm_status communicator_derive(struct communicator *c, nccl_config *config, int
     status = make_of_parents(c, config);
     if (status != COMM_OK || communicator_wait_for_nccl(c, c->root, INT64_MAX) != NCCL_OK)
         return status;
-    if (c->group->clears_vote)
-        clear_vote(c, place);
     return check_ranks(c);
 }

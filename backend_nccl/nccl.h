@@ -129,7 +129,6 @@ struct group {
     uint64_t call;        /* with from_parent=1: the same on all ranks that made the group, or another one of the same
                            * division, by one call; 0: maybe only its members did */
     int32_t callers;      /* how many ranks these are */
-    int clears_vote;      /* this is the first of them */
     int32_t color;        /* the parent's rank that is rank 0 here: another one in each group of a division */
     int32_t *excluded;    /* a copy, with from_parent=1 */
     int is_closing;       /* no child may begin to use it */

@@ -34,6 +34,19 @@ static void meet(int size)
     CHECK_OK(comm_store_barrier(store, key, size, LONG_MS));
 }
 
+/* All ranks have used the groups: the votes have left nothing. */
+static void check_keys(int size)
+{
+    char **keys;
+    size_t count;
+    meet(size);
+    CHECK_OK(comm_store_list_keys(store, &keys, &count));
+    for (size_t i = 0; i < count; i++)
+        if (strstr(keys[i], "/way.") || strstr(keys[i], "/from.") || strstr(keys[i], "/read."))
+            ranks_fail(__FILE__, __LINE__, "%s is left in the store", keys[i]);
+    comm_free(keys);
+}
+
 static void check_sum(comm_group *group)
 {
     comm_op_options o = on_gpu();
@@ -204,6 +217,7 @@ static void children_at_once(int rank, int size, void *arg)
     (void)arg;
     comm_work *works[CHILDREN];
     int32_t *vectors[CHILDREN];
+    store = ranks_store();
     check_sum(world);
     for (int turn = 0; turn < TRIES; turn++) {
         for (int i = 0; i < CHILDREN; i++) {
@@ -223,7 +237,9 @@ static void children_at_once(int rank, int size, void *arg)
         }
         check_sum(world);
     }
+    check_keys(size);
     CHECK_OK(comm_group_close(world));
+    comm_store_close(store);
 }
 
 /* The halves of a group are made of it by one call, and are two groups. */
@@ -234,8 +250,9 @@ static void halves(int rank, int size, void *arg)
     int32_t *vector = vector_new(COUNT, rank + 1), order[] = { 2, 0, 3, 1 };
     const size_t counts[] = { 3, 1 };
     comm_work *work;
-    (void)arg, (void)size;
+    (void)arg;
     take_standin();
+    store = ranks_store();
     check_sum(world);
     CHECK_OK(comm_group_dup(world, NULL, &twin)); /* before another call on some ranks */
     if (rank % 2)
@@ -257,7 +274,9 @@ static void halves(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(list));
     CHECK_OK(comm_group_close(half));
     CHECK_OK(comm_group_close(twin));
+    check_keys(size);
     CHECK_OK(comm_group_close(world));
+    comm_store_close(store);
 }
 
 /* Only the ranks of one half use it, with a limit that is shorter than they would vote for. */
@@ -281,6 +300,7 @@ static void half_stays_away(int rank, int size, void *arg)
         check_sum(half);
     check_sum(world);
     CHECK_OK(comm_group_close(half));
+    check_keys(size);
     CHECK_OK(comm_group_close(world));
     comm_store_close(store);
 }
@@ -294,6 +314,7 @@ static void parent_goes_on(int rank, int size, void *arg)
     int32_t *vector = vector_new(COUNT, rank + 1), *large = vector_new(LARGE, rank + 1);
     comm_work *work = NULL;
     (void)arg;
+    store = ranks_store();
     check_sum(world);
     CHECK_OK(comm_group_dup(world, NULL, &child));
     if (rank == 0) {
@@ -309,7 +330,9 @@ static void parent_goes_on(int rank, int size, void *arg)
     gpu_memory_free(vector);
     gpu_memory_free(large);
     CHECK_OK(comm_group_close(child));
+    check_keys(size);
     CHECK_OK(comm_group_close(world));
+    comm_store_close(store);
 }
 
 /* The ranks come to the child at different places in the order of the parent's operations. */
@@ -320,6 +343,7 @@ static void parent_is_behind(int rank, int size, void *arg)
     int32_t *vector = vector_new(COUNT, rank + 1);
     comm_work *work;
     (void)arg;
+    store = ranks_store();
     check_sum(world);
     CHECK_OK(comm_group_dup(world, NULL, &child));
     if (rank == 0)
@@ -331,7 +355,9 @@ static void parent_is_behind(int rank, int size, void *arg)
     CHECK_VECTOR(vector, COUNT, sum_of_ranks(size));
     gpu_memory_free(vector);
     CHECK_OK(comm_group_close(child));
+    check_keys(size);
     CHECK_OK(comm_group_close(world));
+    comm_store_close(store);
 }
 
 /* One rank closes the parent before its child connects, and one while it does. */
@@ -361,6 +387,7 @@ static void parent_is_closed_early(int rank, int size, void *arg)
             CHECK_OK(comm_group_close(parent));
     }
     gpu_memory_free(vector);
+    check_keys(size);
     CHECK_OK(comm_group_close(world));
     comm_store_close(store);
 }
