@@ -65,6 +65,18 @@ static void take_standin(void)
     take(cudart, "standin_stopped", &standin.stopped, sizeof standin.stopped);
 }
 
+/* 1: NCCL has stopped. 0: the operation is over, as a rank came so late that the ranks agreed on a unique id; all ranks
+ * of the group see the same. */
+static int is_stopped(const comm_work *work)
+{
+    while (standin.stopped() == 0) {
+        if (comm_work_status(work) != COMM_IN_PROGRESS)
+            return 0;
+        usleep(LOOK_US);
+    }
+    return 1;
+}
+
 /* A group, and one made of it of which NCCL makes the communicator, and has stopped. */
 struct family {
     comm_group *world, *parent, *child; /* NULL: this rank is not in the child */
@@ -72,11 +84,29 @@ struct family {
     int32_t *vector;
 };
 
+static void child_new(struct family *f, int is_shrink)
+{
+    enum { TRIES = 5 };
+    comm_op_options o = on_gpu();
+    const int32_t last = comm_group_size(f->parent) - 1;
+    for (int turn = 0; turn < TRIES; turn++) {
+        vector_fill(f->vector, COUNT, comm_group_rank(f->parent) + 1);
+        if (is_shrink)
+            CHECK_OK(comm_group_shrink(f->parent, &last, 1, NULL, &f->child));
+        else
+            CHECK_OK(comm_group_dup(f->parent, NULL, &f->child));
+        CHECK_OK(comm_all_reduce(f->child, f->vector, f->vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &f->work));
+        if (is_stopped(f->work))
+            return;
+        finish(f->work);
+        CHECK_OK(comm_group_close(f->child));
+    }
+    ranks_fail(__FILE__, __LINE__, "the ranks have come together for none of %d groups in time", TRIES);
+}
+
 static struct family family_new(int rank, int size, int is_shrink)
 {
     struct family f = { .world = cases_world(rank, "?from_parent=1") };
-    comm_op_options o = on_gpu();
-    const int32_t last = size - 1;
     take_standin();
     store = ranks_store();
     CHECK_OK(comm_group_dup(f.world, NULL, &f.parent));
@@ -84,15 +114,8 @@ static struct family family_new(int rank, int size, int is_shrink)
     f.vector = vector_new(COUNT, rank + 1);
     meet(size);
     standin.stop("split");
-    if (!is_shrink || rank != last) {
-        if (is_shrink)
-            CHECK_OK(comm_group_shrink(f.parent, &last, 1, NULL, &f.child));
-        else
-            CHECK_OK(comm_group_dup(f.parent, NULL, &f.child));
-        CHECK_OK(comm_all_reduce(f.child, f.vector, f.vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &f.work));
-        while (standin.stopped() == 0)
-            usleep(LOOK_US);
-    }
+    if (!is_shrink || rank != size - 1)
+        child_new(&f, is_shrink);
     meet(size);
     return f;
 }
@@ -262,8 +285,7 @@ static void halves(int rank, int size, void *arg)
         check_sum(twin);
     standin.stop("split");
     CHECK_OK(comm_all_reduce(half, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &work));
-    while (standin.stopped() == 0)
-        usleep(LOOK_US);
+    is_stopped(work);
     standin.go_on();
     finish(work);
     CHECK_VECTOR(vector, COUNT, rank < 2 ? 3 : 7);
