@@ -213,6 +213,49 @@ static void parent_is_closed_in_time(int rank, int size, int is_shrink)
     family_free(&f);
 }
 
+static void *go_on_later(void *none)
+{
+    usleep(WAITS_US);
+    standin.go_on();
+    return none;
+}
+
+static void capture(comm_group *group, cuda_stream stream, int32_t *vector)
+{
+    comm_op_options o = on_stream(stream);
+    cuda_graph graph;
+    CHECK_CUDA(gpu.StreamBeginCapture(stream, CUDA_CAPTURE_MODE_THREAD_LOCAL));
+    CHECK_OK(comm_all_reduce(group, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL));
+    CHECK_CUDA(gpu.StreamEndCapture(stream, &graph));
+    CHECK_CUDA(gpu.GraphDestroy(graph));
+}
+
+/* A capture on it is not refused, but waits; also for what was queued before. */
+static void parent_is_captured(int rank, int size, int is_shrink)
+{
+    struct family f = family_new(rank, size, is_shrink);
+    comm_op_options o = on_gpu();
+    cuda_stream stream = gpu_stream();
+    int32_t *vector = vector_new(COUNT, rank + 1);
+    comm_work *work;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, go_on_later, NULL) == 0);
+    CHECK_OK(comm_all_reduce(f.parent, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &work));
+    capture(f.parent, stream, vector);
+    pthread_join(thread, NULL);
+    finish(work);
+    CHECK_VECTOR(vector, COUNT, sum_of_ranks(size));
+    if (f.child) {
+        finish(f.work);
+        check_sum(f.child);
+    }
+    gpu_memory_free(vector);
+    CHECK_OK(comm_group_close(f.child));
+    CHECK_OK(comm_group_close(f.parent));
+    family_free(&f);
+    CHECK_CUDA(gpu.StreamDestroy(stream));
+}
+
 #define CASE(name)                                                                                                     \
     static void name##_split(int rank, int size, void *arg)                                                            \
     {                                                                                                                  \
@@ -228,6 +271,7 @@ CASE(child_is_aborted)
 CASE(both_end)
 CASE(parent_is_closed)
 CASE(parent_is_closed_in_time)
+CASE(parent_is_captured)
 
 /* ---- Groups of one parent ---- */
 
@@ -357,6 +401,36 @@ static void parent_goes_on(int rank, int size, void *arg)
     comm_store_close(store);
 }
 
+/* One rank has voted on the child, and captures operations of the parent. */
+static void parent_is_captured_in_a_vote(int rank, int size, void *arg)
+{
+    enum { TRIES = 4 };
+    comm_group *world = cases_world(rank, "?from_parent=1"), *child;
+    comm_op_options o = on_gpu();
+    cuda_stream stream = gpu_stream();
+    int32_t *vector = vector_new(COUNT, 0);
+    comm_work *work;
+    (void)arg;
+    check_sum(world);
+    for (int turn = 0; turn < TRIES; turn++) {
+        vector_fill(vector, COUNT, rank + 1);
+        CHECK_OK(comm_group_dup(world, NULL, &child));
+        if (rank != turn % size)
+            capture(world, stream, vector);
+        CHECK_OK(comm_all_reduce(child, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &work));
+        if (rank == turn % size) {
+            usleep(WAITS_US);
+            capture(world, stream, vector);
+        }
+        finish(work);
+        CHECK_VECTOR(vector, COUNT, sum_of_ranks(size));
+        CHECK_OK(comm_group_close(child));
+    }
+    gpu_memory_free(vector);
+    CHECK_OK(comm_group_close(world));
+    CHECK_CUDA(gpu.StreamDestroy(stream));
+}
+
 /* The ranks come to the child at different places in the order of the parent's operations. */
 static void parent_is_behind(int rank, int size, void *arg)
 {
@@ -423,10 +497,13 @@ static const struct nccl_case cases[] = {
     { "parent closed in a shrink", parent_is_closed_shrink, 3 },
     { "parent closed in time for a split", parent_is_closed_in_time_split, 3 },
     { "parent closed in time for a shrink", parent_is_closed_in_time_shrink, 3 },
+    { "parent captured in a split", parent_is_captured_split, 3 },
+    { "parent captured in a shrink", parent_is_captured_shrink, 3 },
     { "children at once", children_at_once, 3 },
     { "halves", halves, 4 },
     { "a half stays away", half_stays_away, 4 },
     { "the parent goes on", parent_goes_on, 3 },
+    { "the parent is captured in a vote", parent_is_captured_in_a_vote, 3 },
     { "the parent is behind", parent_is_behind, 3 },
     { "parent closed early", parent_is_closed_early, 3 },
 };
