@@ -414,14 +414,11 @@ comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns)
 void communicator_settle(struct communicator *c)
 {
     struct group *g = c->group;
-    int for_child = communicator_makes_child(c); /* then its thread may have to issue what was queued meanwhile, too */
-    int64_t until_ns = host->now_ns() + (for_child ? CHILD_NS : LEAVING_NS);
+    int64_t until_ns = host->now_ns() + (communicator_makes_child(c) ? CHILD_NS : LEAVING_NS);
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     int error = 0;
     c->wanted++;
-    while (c->state != COMMUNICATOR_READY && c->connected &&
-           (for_child || c->is_called || (!c->issuing.first && !c->queued.first)) && !atomic_load(&g->ended) &&
-           error != ETIMEDOUT)
+    while (c->state != COMMUNICATOR_READY && c->connected && !atomic_load(&g->ended) && error != ETIMEDOUT)
         error = pthread_cond_timedwait(&g->changed, &g->lock, &t);
     c->wanted--;
 }

@@ -203,7 +203,8 @@ static inline int is_to_self(const struct communicator *c)
 }
 comm_status communicator_want(struct group *g, int device, int source, int target, struct communicator **ret_c);
 comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns);
-/* Its thread has nothing to do: let it leave, for 0.1 s at most; or a child is made of it: for 2 s. */
+/* Until its thread, which has connected it, has issued what there is and left: for 0.1 s at most, or for 2 s if a child
+ * is made of it. */
 void communicator_settle(struct communicator *c);
 comm_status communicator_start_thread(struct communicator *c);
 /* With its group's lock. No other thread uses it meanwhile: what is submitted is queued. */

@@ -1666,7 +1666,7 @@ fault("nccl", "offer_that_was_taken_back_counts", DERIVE, "votes == c->group->ca
 fault("nccl", "parent_that_is_wanted_waits_for_the_vote", DERIVE, "is_late(c, began_ns) || is_wanted(c)",
       "0 * (is_late(c, began_ns) + is_wanted(c))", "splits")
 fault("nccl", "capture_on_a_parent_is_refused", "backend_nccl/communicator.c",
-      "int for_child = communicator_makes_child(c);", "int for_child = 0;", "splits")
+      "(communicator_makes_child(c) ? CHILD_NS : LEAVING_NS)", "LEAVING_NS", "splits")
 fault("nccl", "vote_for_an_id_leaves_its_keys", DERIVE, "if (!by_parent && *place)", "if (!by_parent && *place && 0)",
       "splits")
 fault("nccl", "last_rank_leaves_the_result_of_a_vote", DERIVE, "known < c->group->callers)", "known > 0)", "splits")

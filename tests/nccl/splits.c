@@ -240,8 +240,11 @@ static void parent_is_captured(int rank, int size, int is_shrink)
     comm_work *work;
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, go_on_later, NULL) == 0);
+    if (!f.child) /* NCCL may need the others to begin with the operation */
+        capture(f.parent, stream, vector);
     CHECK_OK(comm_all_reduce(f.parent, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &work));
-    capture(f.parent, stream, vector);
+    if (f.child)
+        capture(f.parent, stream, vector);
     pthread_join(thread, NULL);
     finish(work);
     CHECK_VECTOR(vector, COUNT, sum_of_ranks(size));
