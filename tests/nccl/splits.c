@@ -491,6 +491,43 @@ static void parent_is_closed_early(int rank, int size, void *arg)
     comm_store_close(store);
 }
 
+static void *connect_and_close(void *group)
+{
+    gpu_thread();
+    CHECK_STATUS(comm_group_connect(group, gpu_device(), LONG_MS), COMM_ERR_ABORTED);
+    return close_it(group);
+}
+
+/* By two threads, of a rank that has voted on the child, and both have ended: the vote goes on for a moment. */
+static void both_are_closed_at_once(int rank, int size, void *arg)
+{
+    enum { TRIES = 6, VOTES_US = 50000, AFTER_US = 1000 };
+    comm_group *world = cases_world(rank, "?from_parent=1"), *parent, *child;
+    pthread_t thread;
+    (void)arg;
+    store = ranks_store();
+    for (int turn = 0; turn < TRIES; turn++) {
+        CHECK_OK(comm_group_dup(world, NULL, &parent));
+        check_sum(parent);
+        CHECK_OK(comm_group_dup(parent, NULL, &child));
+        meet(size);
+        if (rank == 0) {
+            CHECK(pthread_create(&thread, NULL, connect_and_close, child) == 0);
+            usleep(VOTES_US);
+            comm_group_abort(parent, "that is enough");
+            comm_group_abort(child, "that, too");
+            usleep(AFTER_US);
+        } else {
+            CHECK_OK(comm_group_close(child));
+        }
+        CHECK_OK(comm_group_close(parent));
+        if (rank == 0)
+            pthread_join(thread, NULL);
+    }
+    CHECK_OK(comm_group_close(world));
+    comm_store_close(store);
+}
+
 static const struct nccl_case cases[] = {
     { "child aborted in a split", child_is_aborted_split, 3 },
     { "child aborted in a shrink", child_is_aborted_shrink, 3 },
@@ -508,6 +545,7 @@ static const struct nccl_case cases[] = {
     { "the parent goes on", parent_goes_on, 3 },
     { "the parent is captured in a vote", parent_is_captured_in_a_vote, 3 },
     { "the parent is behind", parent_is_behind, 3 },
+    { "both closed at once", both_are_closed_at_once, 3 },
     { "parent closed early", parent_is_closed_early, 3 },
 };
 
