@@ -144,40 +144,60 @@ static void forget(struct memory *m)
     m->handle = NULL;
 }
 
-comm_status nccl_memory_open(void *state, comm_memory_info *info, void **ret_handle)
+/* Before there is anything to make a window of. */
+static comm_status fail_here(struct group *g, comm_status status)
 {
-    struct group *g = state;
-    struct device_scope scope;
-    struct memory *m = calloc(1, sizeof *m);
-    if (!m)
-        return fail(COMM_ERR_NO_MEMORY, "a piece of memory");
-    m->data = info->data;
-    m->bytes = info->bytes;
-    comm_status status = device_of(info->device, &m->device);
     pthread_mutex_lock(&g->lock);
-    if (status == COMM_OK)
-        status = check_windows(g, m->device);
-    pthread_mutex_unlock(&g->lock);
-    if (status == COMM_OK && m->data)
-        status = device_check_buffer(m->data, m->device, "registered");
-    if (status == COMM_OK)
-        status = device_enter(&scope, m->device);
-    if (status != COMM_OK) {
-        free(m);
-        return status;
-    }
-    if (!m->data)
-        status = allocate(m);
-    pthread_mutex_lock(&g->lock);
-    if (status == COMM_OK)
-        status = make_known(g, m);
-    else if (g->windows && !atomic_load(&g->ended))
+    if (g->windows && !atomic_load(&g->ended))
         status = end_without_window(g, status);
+    pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
+/* The device is entered. */
+static comm_status fill(struct group *g, struct memory *m)
+{
+    comm_status status = m->data ? COMM_OK : allocate(m);
+    if (status != COMM_OK)
+        return fail_here(g, status);
+    pthread_mutex_lock(&g->lock);
+    status = make_known(g, m);
     if (status == COMM_OK) {
         m->next = g->memories;
         g->memories = m;
     }
     pthread_mutex_unlock(&g->lock);
+    return status;
+}
+
+/* What is refused first is so on all ranks (comm.h); what fails after it may fail on this one alone. */
+comm_status nccl_memory_open(void *state, comm_memory_info *info, void **ret_handle)
+{
+    struct group *g = state;
+    struct device_scope scope;
+    int device;
+    comm_status status = device_of(info->device, &device);
+    pthread_mutex_lock(&g->lock);
+    if (status == COMM_OK)
+        status = check_windows(g, device);
+    pthread_mutex_unlock(&g->lock);
+    if (status != COMM_OK)
+        return status;
+    struct memory *m = calloc(1, sizeof *m);
+    if (!m)
+        return fail_here(g, fail(COMM_ERR_NO_MEMORY, "a piece of memory"));
+    m->data = info->data;
+    m->bytes = info->bytes;
+    m->device = device;
+    if (m->data)
+        status = device_check_buffer(m->data, device, "registered");
+    if (status == COMM_OK)
+        status = device_enter(&scope, device);
+    if (status != COMM_OK) {
+        free(m);
+        return fail_here(g, status);
+    }
+    status = fill(g, m);
     info->data = m->data;
     *ret_handle = m;
     if (status != COMM_OK)

@@ -1680,6 +1680,8 @@ fault("core", "calls_that_divide_a_group_are_not_counted", "core/group_make.c",
 fault("nccl", "window_that_fails_is_let_be", "backend_nccl/memory.c",
       "atomic_load(&g->ended) ? status : end_without_window(g, status);", "1 ? status : end_without_window(g, status);",
       "moves")
+fault("nccl", "window_whose_memory_is_refused_is_let_be", "backend_nccl/memory.c",
+      "        free(m);\n        return fail_here(g, status);", "        free(m);\n        return status;", "moves")
 fault("nccl", "message_between_own_devices_is_over_at_once", "backend_nccl/flight.c", "if (other->at != c) {",
       "if (0) {", "moves")
 fault("mpi", "rank_that_has_left_is_missed_by_what_it_has_done", MPI["ending"], "missed = f->number > count;",

@@ -438,6 +438,28 @@ static void window_fails_on_one_rank(int rank, int size, void *arg)
     unsetenv("STANDIN_FAIL");
 }
 
+/* So it is if the rank has come to no window, as its memory cannot be one. */
+static void window_is_refused_on_one_rank(int rank, int size, void *arg)
+{
+    static int32_t of_cpu[COUNT];
+    (void)arg;
+    comm_group *world = cases_world(rank, "?windows=1");
+    comm_store *store = ranks_store();
+    comm_memory *piece;
+    void *given;
+    CHECK_OK(comm_group_connect(world, gpu_device(), 0));
+    CHECK_OK(comm_store_barrier(store, "connected", size, 20000));
+    comm_store_close(store);
+    comm_status status = rank == 1 ? comm_mem_register(world, of_cpu, sizeof of_cpu, gpu_device(), &piece)
+                                   : comm_mem_alloc(world, COUNT, gpu_device(), &given, &piece);
+    if (status != COMM_ERR_UNSUPPORTED) {
+        CHECK_ERROR_SAYS("windows would not match");
+        CHECK(status == COMM_ERR_BACKEND);
+        CHECK_STATUS(comm_mem_alloc(world, COUNT, gpu_device(), &given, &piece), COMM_ERR_BACKEND);
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
 static void check_group(comm_group *group)
 {
     comm_op_options o = on_gpu();
@@ -600,6 +622,7 @@ static const struct nccl_case cases[] = {
     { "registered memory", registered_memory, 3 },
     { "windows", windows, 3 },
     { "a window fails on one rank", window_fails_on_one_rank, 3 },
+    { "a window is refused on one rank", window_is_refused_on_one_rank, 3 },
     { "groups", groups, 4 },
     { "groups from their parent", groups_from_their_parent, 4 },
     { "groups that share", groups_that_share, 4 },
