@@ -1670,8 +1670,8 @@ fault("nccl", "capture_on_a_parent_is_refused", "backend_nccl/communicator.c",
 fault("nccl", "vote_for_an_id_leaves_its_keys", DERIVE, "if (!by_parent && *place)", "if (!by_parent && *place && 0)",
       "splits")
 fault("nccl", "last_rank_leaves_the_result_of_a_vote", DERIVE, "known < c->group->callers)", "known > 0)", "splits")
-fault("nccl", "vote_outlasts_the_limit_of_what_waits", DERIVE, " || now_ns > atomic_load(&c->decide_ns);", ";",
-      "splits")
+fault("nccl", "vote_outlasts_the_limit_of_what_waits", DERIVE, "now_ns > atomic_load(&c->decide_ns);",
+      "atomic_load(&c->decide_ns) == 1;", "splits")
 fault("nccl", "groups_of_a_division_have_one_color", DERIVE, "nccl.CommSplit(p->root, g->color,",
       "nccl.CommSplit(p->root, g->color * 0,", "splits")
 fault("core", "calls_that_divide_a_group_are_not_counted", "core/group_make.c",
