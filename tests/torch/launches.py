@@ -217,18 +217,23 @@ def groups_of_other_ranks_have_other_places_in_the_store():
 # ---- Breaking off -------------------------------------------------------------------------------
 
 
+def tell_the_end_of(step, texts):
+    """It is done until it fails, as another rank has ended."""
+    try:
+        for i in range(1000000):
+            step(i)
+    except RuntimeError as error:
+        texts.put(str(error))
+        sys.exit(7)
+
+
 def one_fails(rank, url, texts):
     begin(init_method=url, rank=rank, world_size=SIZE)
     add_up()
     if rank == 1:
         sys.stderr = open(os.devnull, "w")
         raise ValueError("this rank gives up")
-    try:
-        for _ in range(1000000):
-            add_up()
-    except RuntimeError as error:
-        texts.put(str(error))
-        sys.exit(7)
+    tell_the_end_of(lambda _: add_up(), texts)
 
 
 def check_told(function, words):
@@ -247,14 +252,13 @@ def an_exception_in_one_rank_is_told_to_the_others():
 def one_dies_in_training(rank, url, texts):
     begin(init_method=url, rank=rank, world_size=SIZE)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
-    try:
-        for i in range(1000000):
-            if i == 3 and rank == 1:
-                os._exit(1)
-            model(torch.ones(2, 3)).sum().backward()
-    except RuntimeError as error:
-        texts.put(str(error))
-        sys.exit(7)
+
+    def train(i):
+        if i == 3 and rank == 1:
+            os._exit(1)
+        model(torch.ones(2, 3)).sum().backward()
+
+    tell_the_end_of(train, texts)
 
 
 def a_death_is_an_exception_of_the_backward_pass():
@@ -269,12 +273,7 @@ def one_ends_by_an_exception(rank, url, texts):
         sys.last_value = ValueError("my bug")
         atexit._run_exitfuncs()
         os._exit(1)
-    try:
-        for _ in range(1000000):
-            add_up()
-    except RuntimeError as error:
-        texts.put(str(error))
-        sys.exit(7)
+    tell_the_end_of(lambda _: add_up(), texts)
 
 
 def the_exception_that_ends_a_rank_is_told_to_the_others():
