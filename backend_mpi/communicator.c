@@ -206,7 +206,6 @@ static int decide(struct group *g, const char *text)
     return 1;
 }
 
-
 /* What was decided. */
 static comm_status hear(struct group *g, int can_stop)
 {

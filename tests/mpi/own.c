@@ -29,6 +29,18 @@ static void say_expected(int rank)
     CHECK(file && fclose(file) == 0);
 }
 
+/* Of the same ranks. */
+static comm_group *another_world(const char *name, int timeout_ms)
+{
+    comm_group *world;
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    options.backend = backend;
+    options.name = name;
+    options.timeout_ms = timeout_ms;
+    CHECK_OK(ranks_init(&options, &world));
+    return world;
+}
+
 static void pause_ms(int ms)
 {
     struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
@@ -610,14 +622,10 @@ static void killed_before(int rank, int size, void *arg)
 static void meanwhile(int rank, int size, void *arg)
 {
     comm_group *world = ranks_world(backend), *slow, *second, *others, *single;
-    comm_init_options options = COMM_INIT_OPTIONS_INIT;
     int32_t alone = rank;
     (void)size, (void)arg;
-    options.backend = backend;
-    options.name = "second";
-    options.timeout_ms = 20000;
     check_sum(world);
-    CHECK_OK(ranks_init(&options, &second));
+    second = another_world("second", 20000);
     check_sum(second);
     make_slowly(world, NULL, 0, 15000, &slow);
     CHECK_OK(comm_group_dup(second, NULL, &others));
@@ -643,13 +651,9 @@ static void killed_between(int rank, int size, void *arg)
 {
     static const int32_t ranks[] = { 0, 2 };
     comm_group *world = ranks_world(backend), *second, *slow = NULL, *all, *rest;
-    comm_init_options options = COMM_INIT_OPTIONS_INIT;
     (void)size, (void)arg;
-    options.backend = backend;
-    options.name = "second";
-    options.timeout_ms = 20000;
     check_sum(world);
-    CHECK_OK(ranks_init(&options, &second));
+    second = another_world("second", 20000);
     check_sum(second);
     if (rank != 1)
         make_slowly(world, ranks, 2, 5000, &slow); /* it has the turn */
@@ -695,17 +699,13 @@ static void one_meanwhile(int rank, int size, void *arg)
 static void opened_meanwhile(int rank, int size, void *arg)
 {
     comm_group *world = ranks_world(backend), *g, *other;
-    comm_init_options options = COMM_INIT_OPTIONS_INIT;
     (void)size, (void)arg;
     check_sum(world);
     atomic_store(&between_slow_ms, rank == 1 ? 6000 : 0); /* rank 0 waits for it in MPI */
     CHECK_OK(comm_group_dup(world, NULL, &g));
     pause_ms(500);
-    options.backend = backend;
-    options.name = "other";
-    options.timeout_ms = 10000;
     double began = seconds();
-    CHECK_OK(ranks_init(&options, &other));
+    other = another_world("other", 10000);
     CHECK(seconds() - began < 4);
     check_sum(g);
     check_sum(other);
@@ -785,13 +785,9 @@ static void worlds(int rank, int size, void *arg)
     char name[16];
     (void)size, (void)arg;
     for (int i = 0; i < WORLDS; i++) {
-        comm_init_options options = COMM_INIT_OPTIONS_INIT;
-        options.backend = backend;
-        options.name = name;
-        options.timeout_ms = 30000;
         m[i].number = i;
         snprintf(name, sizeof name, "world-%d", i);
-        CHECK_OK(ranks_init(&options, &m[i].world));
+        m[i].world = another_world(name, 30000);
     }
     for (int i = 0; i < WORLDS; i++)
         CHECK(pthread_create(&threads[i], NULL, make_groups, &m[(rank + i) % WORLDS]) == 0);
@@ -806,15 +802,11 @@ static void singles_beside(int rank, int size, void *arg)
 {
     enum { ROUNDS = 100 };
     comm_group *world = ranks_world(backend), *single;
-    comm_init_options options = COMM_INIT_OPTIONS_INIT;
     struct many_groups m = { .number = 1 };
     pthread_t thread;
     int32_t alone = rank;
     (void)size, (void)arg;
-    options.backend = backend;
-    options.name = "second";
-    options.timeout_ms = 30000;
-    CHECK_OK(ranks_init(&options, &m.world));
+    m.world = another_world("second", 30000);
     CHECK(pthread_create(&thread, NULL, make_groups, &m) == 0);
     for (int i = 0; i < ROUNDS; i++) {
         CHECK_OK(comm_group_create(world, &alone, 1, NULL, &single));
