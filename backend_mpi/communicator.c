@@ -265,7 +265,7 @@ static void forget_round(struct group *g, int round)
     }
 }
 
-/* *ret_taken: this rank's process is, and the others' are; or it may be that they are, as the status is an error. */
+/* *ret_taken: the processes of all are. This rank's may be, too, if the status is an error. */
 static comm_status ask_processes(struct group *g, int round, int *ret_taken)
 {
     const int64_t busy = (int64_t)1 << 32;
@@ -283,29 +283,30 @@ static comm_status ask_processes(struct group *g, int round, int *ret_taken)
         status = set(g, key, sum < busy ? "yes" : "no");
     if (status == COMM_OK)
         status = get_of_all(g, key, text, sizeof text);
-    *ret_taken = is_mine && (status != COMM_OK || strcmp(text, "yes") == 0);
-    if (is_mine && !*ret_taken)
+    *ret_taken = status == COMM_OK && strcmp(text, "yes") == 0;
+    if (status == COMM_OK && !*ret_taken)
         let_go(g);
     atomic_store(&g->awaits, *ret_taken ? AWAITS_RANKS : is_mine ? AWAITS_OTHERS : AWAITS_OWN);
     return status;
 }
 
-static comm_status take_processes(struct group *g, int *ret_taken)
+static comm_status take_processes(struct group *g)
 {
     comm_status status = COMM_OK;
-    for (int round = 0; status == COMM_OK && !*ret_taken; round++) {
+    int taken = 0;
+    for (int round = 0; status == COMM_OK && !taken; round++) {
         if (g->info->rank == 0 && round > 0) {
             forget_round(g, round - 2); /* all have come to the next one */
             pause_for(host->now_ns() % ((int64_t)ASK_AGAIN_NS << (round < BACK_OFF_MOST ? round : BACK_OFF_MOST)));
         }
         g->asked = round;
-        status = ask_processes(g, round, ret_taken);
+        status = ask_processes(g, round, &taken);
     }
     return status;
 }
 
 /* *ret_turn: of this group in the world, at rank 0. */
-static comm_status come_together(struct group *g, int64_t *ret_turn, int *ret_taken)
+static comm_status come_together(struct group *g, int64_t *ret_turn)
 {
     char come[KEY_BYTES], all[KEY_BYTES], text[8];
     int64_t count;
@@ -319,7 +320,7 @@ static comm_status come_together(struct group *g, int64_t *ret_turn, int *ret_ta
     if (status == COMM_OK && g->info->rank == 0)
         status = take_turn(g, ret_turn);
     if (status == COMM_OK)
-        status = take_processes(g, ret_taken);
+        status = take_processes(g);
     if (status == COMM_OK && g->info->rank == 0)
         decide(g, "go"); /* unless a member has left */
     return status == COMM_OK ? hear(g, 1) : status;
@@ -508,7 +509,7 @@ static comm_status make_both(struct group *g, const int *ranks, int is_alone)
 static comm_status make(struct group *g)
 {
     int64_t turn = 0; /* rank 0's */
-    int is_taken = 0, is_alone = 0, is_single = g->info->size == 1;
+    int is_alone = 0, is_single = g->info->size == 1;
     int *ranks = malloc((size_t)g->info->size * sizeof *ranks);
     if (!ranks)
         return fail(COMM_ERR_NO_MEMORY, "a list of ranks");
@@ -516,16 +517,14 @@ static comm_status make(struct group *g)
     if (status == COMM_OK && !is_single)
         status = find_members(g, ranks, &is_alone);
     if (status == COMM_OK && !is_single)
-        status = come_together(g, &turn, &is_taken);
+        status = come_together(g, &turn);
     atomic_store(&g->turn, turn);
     if (status != COMM_OK && !is_single && !g->told)
         status = leave(g, status);
     if (g->is_watched)
         communicator_awaited(g, -1);
-    if (status == COMM_OK && is_single) {
+    if (status == COMM_OK && is_single)
         status = take_self(g);
-        is_taken = status == COMM_OK;
-    }
     if (status == COMM_OK) {
         atomic_store(&g->awaits, AWAITS_MPI);
         mpi_lock();
@@ -534,8 +533,7 @@ static comm_status make(struct group *g)
             status = make_both(g, ranks, is_alone);
         mpi_unlock();
     }
-    if (is_taken)
-        let_go(g);
+    let_go(g);
     if (!atomic_load(&g->abandoned))
         pass_turn(g, atomic_exchange(&g->turn, 0));
     free(ranks);
